@@ -1,0 +1,1 @@
+//! The interface between a language-model engine and the tool that drives it.

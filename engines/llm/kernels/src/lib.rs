@@ -1,0 +1,1 @@
+//! Checked launches of the shared language-model kernels.

@@ -1,0 +1,1 @@
+//! The engine of llama-architecture models.

@@ -1,0 +1,1 @@
+//! Devices, queues, memory, kernels and graphs of one SYCL runtime.

@@ -1,0 +1,1 @@
+//! Model files: memory-mapped GGUF, safetensors and .pth, checked before use.

@@ -1,0 +1,1 @@
+//! Seeded tiny checkpoints for tests and benchmarks.

@@ -1,0 +1,1 @@
+//! Settings, the model registry and model cards.
