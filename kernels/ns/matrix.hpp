@@ -107,10 +107,10 @@ template <class F> constexpr i64 cpu_size(i64 rows, i64 cols) {
 
 // One part of 16 rows: d, o and q(j) of the lane's row. `b` is the block's start in its group, p the part within the block.
 template <class F> struct CpuPart {
-  const u8 *q_;
+  const typename F::Value *q_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) : q_(b + lane * sizeof(typename F::Value)), d(1), o(0) {}
-  f32 q(i32 j) const { return F::value(*(const typename F::Value *)(q_ + j * 16 * sizeof(typename F::Value))); }
+  CpuPart(const u8 *b, i32 p, i32 lane) : q_((const typename F::Value *)b + lane), d(1), o(0) {}
+  f32 q(i32 j) const { return F::value(q_[16 * j]); }
   template <class G> void each(G g) const {
     repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
   }

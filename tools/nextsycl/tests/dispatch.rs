@@ -1,0 +1,129 @@
+//! The dispatcher as a user sees it: which program runs, with what, and what comes back.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard};
+
+/// One test at a time: a process being started by another test may hold a copy of a file that is still open for
+/// writing here, and the kernel refuses to run such a file.
+static ONE: Mutex<()> = Mutex::new(());
+
+struct Folder(tempfile::TempDir, #[allow(dead_code)] MutexGuard<'static, ()>);
+
+impl Folder {
+    fn new() -> Self {
+        let guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_nextsycl"), dir.path().join("nextsycl")).unwrap();
+        Self(dir, guard)
+    }
+
+    fn tool(&self, dir: &str, name: &str, script: &str) {
+        let dir = self.0.path().join(dir);
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join(name);
+        fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let path = format!("{}:/bin:/usr/bin", self.0.path().join("path").display());
+        let mut command = Command::new(self.0.path().join("nextsycl"));
+        command.args(args).env("PATH", path).env("TMPDIR", "/tmp");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> (i32, String, String) {
+        shown(&self.command(args).output().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+fn shown(output: &Output) -> (i32, String, String) {
+    let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn arguments_exit_code_and_streams_pass_unchanged() {
+    let folder = Folder::new();
+    folder.tool(".", "nextsycl-llm", r#"printf '[%s]' "$@"; printf 'talk' >&2; cat; exit 37"#);
+    let mut child = folder
+        .command(&["llm", "a b", "", "--x=1", "*"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"input").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(shown(&output), (37, "[a b][][--x=1][*]input".into(), "talk".into()));
+}
+
+#[test]
+fn a_tool_beside_wins_over_path_and_path_is_searched() {
+    let folder = Folder::new();
+    folder.tool("path", "nextsycl-llm", "echo from path");
+    folder.tool("path", "nextsycl-serve", "echo serve from path");
+    folder.tool(".", "nextsycl-llm", "echo beside");
+    assert_eq!(folder.run(&["llm"]).1, "beside\n");
+    assert_eq!(folder.run(&["serve"]).1, "serve from path\n");
+}
+
+#[test]
+fn old_words_go_to_the_language_models() {
+    let folder = Folder::new();
+    folder.tool(".", "nextsycl-llm", r#"printf '[%s]' "$@""#);
+    for word in ["start", "stop", "status", "ps", "inspect", "cache", "chat", "logs", "bench", "generate", "info"] {
+        assert_eq!(folder.run(&[word, "x"]).1, format!("[{word}][x]"));
+    }
+    assert_eq!(folder.run(&["help", "start"]).1, "[start][--help]");
+    assert_eq!(folder.run(&["help", "llm"]).1, "[--help]");
+}
+
+#[test]
+fn an_unknown_tool_is_bad_usage_and_lists_the_tools() {
+    let folder = Folder::new();
+    folder.tool(".", "nextsycl-llm", "");
+    folder.tool("path", "nextsycl-image", "");
+    let (code, out, err) = folder.run(&["vidoe"]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert_eq!(err, "nextsycl: there is no tool named vidoe\n\nTools found: image, llm\n");
+    for name in ["../evil", "/bin/sh", "", "a/b"] {
+        assert_eq!(folder.run(&[name]).0, 2, "{name}");
+    }
+    assert_eq!(folder.run(&["--frob"]).0, 2);
+    assert_eq!(folder.run(&[]).0, 2);
+}
+
+#[test]
+fn version_has_its_form() {
+    let (code, out, err) = Folder::new().run(&["version"]);
+    let version = out.strip_prefix("nextsycl ").unwrap().trim_end();
+    let digits = |s: &str, n: usize| s.len() == n && s.bytes().all(|b| b.is_ascii_digit());
+    let parts: Vec<_> = version.split('.').collect();
+    let numbered = parts.len() == 3 && digits(parts[0], 2) && digits(parts[1], 4) && digits(parts[2], 3);
+    assert!(version == "dev" || numbered, "{version}");
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
+#[test]
+fn signals_reach_the_tool() {
+    let folder = Folder::new();
+    folder.tool(".", "nextsycl-llm", r#"trap 'exit 9' TERM; touch ready; for i in {1..200}; do sleep 0.05; done"#);
+    let mut child = folder.command(&["llm"]).current_dir(folder.path()).spawn().unwrap();
+    for _ in 0..200 {
+        if folder.path().join("ready").exists() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
