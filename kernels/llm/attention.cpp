@@ -74,23 +74,19 @@ inline void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *pa
     l = l * shrink + p; // per lane; summed over the lanes at the end
 #pragma unroll
     for (i32 j = 0; j < NJ; j++) acc[j] *= shrink;
+    // cells past the end have weight 0 and are read from the last one: what is stored behind it may be NaN
     const KV *v = values + (i64)block * head_dim + lane;
-    if (EXACT && block + BLOCK <= last) {
+    const i32 most = last - block - 1;
+    f32 weight[BLOCK];
 #pragma unroll
-      for (i32 t = 0; t < BLOCK; t++) {
-        const f32 pt = pick(sg, p, t);
+    for (i32 t = 0; t < BLOCK; t++) weight[t] = pick(sg, p, t);
 #pragma unroll
-        for (i32 j = 0; j < NJ; j++)
-          if (has<NJ, EXACT>(j, head_dim)) acc[j] = sycl::fma(pt, (f32)v[(i64)t * head_dim + j * 16], acc[j]);
+    for (i32 j = 0; j < NJ; j++)
+      if (has<NJ, EXACT>(j, head_dim)) {
+#pragma unroll
+        for (i32 t = 0; t < BLOCK; t++)
+          acc[j] = sycl::fma(weight[t], (f32)v[(i64)least(t, most) * head_dim + j * 16], acc[j]);
       }
-    } else {
-      for (i32 t = 0; t < last - block; t++) {
-        const f32 pt = pick(sg, p, t);
-#pragma unroll
-        for (i32 j = 0; j < NJ; j++)
-          if (has<NJ, EXACT>(j, head_dim)) acc[j] = sycl::fma(pt, (f32)v[(i64)t * head_dim + j * 16], acc[j]);
-      }
-    }
   }
   l = sycl::reduce_over_group(sg, l, sycl::plus<f32>());
   f32 *out = partial + (((i64)row * n_heads + head) * n_splits + split) * (head_dim + 2);
