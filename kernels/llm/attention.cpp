@@ -22,10 +22,10 @@ template <i32 NJ, bool EXACT> NS_INLINE bool has(i32 j, i32 head_dim) { return E
 // One value of a register vector for all lanes; `lane` is a constant after unrolling.
 NS_INLINE f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
 =======
-template <i32 NJ, bool EXACT> inline bool has(i32 j, i32 head_dim) { return EXACT || j * 16 < head_dim; }
+template <i32 NJ, bool EXACT> NS_INLINE bool has(i32 j, i32 head_dim) { return EXACT || j * 16 < head_dim; }
 
 // One value of a register vector for all lanes; `lane` is a constant after unrolling.
-inline f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
+NS_INLINE f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
 >>>>>>> main
 } // namespace
 
@@ -36,7 +36,7 @@ template <i32 NJ, bool EXACT, class KV>
 <<<<<<< HEAD
 NS_INLINE void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv, i32 head_dim,
 =======
-inline void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv, i32 head_dim,
+NS_INLINE void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv, i32 head_dim,
 >>>>>>> main
                        i64 layer_offset, i32 capacity, f32 scale, i32 n_splits) {
   const Item it = item();
@@ -148,7 +148,7 @@ template <class KV>
 <<<<<<< HEAD
 NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
 =======
-inline void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
+NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
 >>>>>>> main
                         i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, f32 *local) {
   constexpr i32 STEP = 32, KEYS = 8, COLUMNS = 8;

@@ -9,7 +9,7 @@ namespace {
 <<<<<<< HEAD
 NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
 =======
-inline f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
+NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
 >>>>>>> main
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id(), group = sg.get_group_linear_id(), groups = sg.get_group_linear_range();
@@ -28,7 +28,7 @@ inline f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
 <<<<<<< HEAD
 NS_INLINE f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
 =======
-inline f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
+NS_INLINE f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
 >>>>>>> main
 } // namespace
 
@@ -97,7 +97,7 @@ template <bool NEOX, class KV>
 <<<<<<< HEAD
 NS_INLINE void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv_freq, i32 ld, i32 n_heads, i32 n_kv, i32 head_dim,
 =======
-inline void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv_freq, i32 ld, i32 n_heads, i32 n_kv, i32 head_dim,
+NS_INLINE void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv_freq, i32 ld, i32 n_heads, i32 n_kv, i32 head_dim,
 >>>>>>> main
                        i32 rot_dim, i64 layer_offset, i32 capacity, f32 attn_factor) {
   const Item it = item();

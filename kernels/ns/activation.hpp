@@ -28,7 +28,7 @@ namespace ns {
 <<<<<<< HEAD
 template <class F> NS_INLINE void finish_act_blocks(u8 *row, i32 cols, i32 first, i32 step, sycl::sub_group sg, F value) {
 =======
-template <class F> inline void finish_act_blocks(u8 *row, i32 cols, i32 first, i32 step, sycl::sub_group sg, F value) {
+template <class F> NS_INLINE void finish_act_blocks(u8 *row, i32 cols, i32 first, i32 step, sycl::sub_group sg, F value) {
 >>>>>>> main
   static_assert(NS_SG == 16 || NS_SG == 32, "a block of 32 values is one or two steps of a sub-group");
   const i32 lane = sg.get_local_linear_id();

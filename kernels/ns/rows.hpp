@@ -24,7 +24,7 @@ struct Turn {
 <<<<<<< HEAD
 NS_INLINE Turn turn(i32 position, f32 inv_freq) {
 =======
-inline Turn turn(i32 position, f32 inv_freq) {
+NS_INLINE Turn turn(i32 position, f32 inv_freq) {
 >>>>>>> main
   const f32 p = (f32)position;
   const f32 hi = p * inv_freq, lo = sycl::fma(p, inv_freq, -hi);
