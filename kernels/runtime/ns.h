@@ -12,7 +12,8 @@
  *
  * Environment (all optional): NS_VRAM_MARGIN_MIB memory kept free on a GPU (1024); NS_CACHE_DIR folder of the module cache
  * ($XDG_CACHE_HOME/nextsycl/modules, or ~/.cache/nextsycl/modules; the word "off" disables it); NS_NATIVE=0 load SPIR-V only, never native code;
- * NS_PROFILE=1 time every kernel; NS_GUARD=off|auto|always aliasing check of big allocations (auto: Level Zero GPUs).
+ * NS_PROFILE=1 time every kernel; NS_GUARD=off|auto|always aliasing check of big allocations (auto: Level Zero GPUs; off on a pretended card that executes
+ * nothing), NS_GUARD_INJECT=N lets the first N checks of each block fail (tests).
  * The library sets, where the user has not: OCL_ICD_FILENAMES (the CPU device of the runtime it was linked to), SYCL_CACHE_PERSISTENT=0,
  * UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, ZES_ENABLE_SYSMAN=1, and on AMD CPUs with AVX-512 MKL_ENABLE_INSTRUCTIONS=AVX512.
  *
@@ -113,6 +114,8 @@ NS_API ns_status ns_alloc(ns_context *context, ns_memory kind, size_t bytes, voi
 NS_API ns_status ns_free(ns_context *context, void *memory);
 /* The fit check alone: NS_OK when `bytes` of device memory would be given now. */
 NS_API ns_status ns_reserve(ns_context *context, uint64_t bytes);
+/* Waits for every queue of the context. */
+NS_API ns_status ns_context_wait(ns_context *context);
 /* Bytes this context holds in device memory now, and the most it ever held. */
 NS_API ns_status ns_memory_used(ns_context *context, uint64_t *now, uint64_t *peak);
 
