@@ -61,8 +61,7 @@ impl Form for CompletionForm {
 
     fn last(&mut self, facts: &Facts, totals: &Totals) -> String {
         let finish = totals.finish.word();
-        let mut end =
-            Self::chunk(facts, &json!([{"index": 0, "text": "", "logprobs": null, "finish_reason": finish}]));
+        let mut end = Self::chunk(facts, &json!([{"index": 0, "text": "", "logprobs": null, "finish_reason": finish}]));
         end["timings"] = timings(facts, totals);
         let mut text = data(&end);
         if facts.include_usage {

@@ -27,10 +27,7 @@ impl ApiError {
 
     /// 400: a field is wrong.
     pub fn invalid(message: impl Into<String>, param: Option<&str>) -> Self {
-        Self {
-            param: param.map(str::to_owned),
-            ..Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
-        }
+        Self { param: param.map(str::to_owned), ..Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message) }
     }
 
     /// 400: a field is not supported.

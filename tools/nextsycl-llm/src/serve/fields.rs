@@ -70,7 +70,8 @@ impl Fields {
     pub fn whole(&mut self, field: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
         let Some(value) = self.take(field) else { return Ok(None) };
         // Some clients write 5.0 for 5.
-        let n = value.as_i64().or_else(|| value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64));
+        let n =
+            value.as_i64().or_else(|| value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64));
         match n {
             Some(n) if range.contains(&n) => Ok(Some(n)),
             _ if *range.end() == i64::MAX && *range.start() > i64::MIN => {

@@ -320,10 +320,10 @@ mod tests {
         records.client_gone(ids[1]);
         records.close(ids[2], State::Failed, |_| ());
         let done = records.done();
-        assert_eq!(done.iter().map(|r| (r.id, r.state)).collect::<Vec<_>>(), [
-            (3, State::Failed),
-            (2, State::Cancelled)
-        ]);
+        assert_eq!(
+            done.iter().map(|r| (r.id, r.state)).collect::<Vec<_>>(),
+            [(3, State::Failed), (2, State::Cancelled)]
+        );
         assert!(records.find(1).is_none());
         assert_eq!((records.served(), records.active().len()), (1, 0));
     }

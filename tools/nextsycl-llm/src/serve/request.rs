@@ -16,8 +16,25 @@ pub const HARMLESS: &[&str] =
 
 /// Options of Ollama clients that concern loading or other samplers' internals.
 const HARMLESS_OLLAMA: &[&str] = &[
-    "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "use_mmap", "use_mlock", "low_vram", "numa",
-    "f16_kv", "vocab_only", "logits_all", "penalize_newline", "typical_p", "tfs_z", "mirostat", "mirostat_tau", "mirostat_eta",
+    "num_ctx",
+    "num_keep",
+    "num_batch",
+    "num_gpu",
+    "main_gpu",
+    "num_thread",
+    "use_mmap",
+    "use_mlock",
+    "low_vram",
+    "numa",
+    "f16_kv",
+    "vocab_only",
+    "logits_all",
+    "penalize_newline",
+    "typical_p",
+    "tfs_z",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
 ];
 
 /// What the model shall read.
@@ -110,7 +127,9 @@ pub fn chat(body: &[u8]) -> Result<Generation, ApiError> {
     let model = fields.text("model")?;
     let messages = match fields.take("messages") {
         Some(Value::Array(list)) if !list.is_empty() => messages(list)?,
-        Some(_) => return Err(ApiError::invalid("`messages` must be a list with at least one message", Some("messages"))),
+        Some(_) => {
+            return Err(ApiError::invalid("`messages` must be a list with at least one message", Some("messages")));
+        }
         None => return Err(ApiError::invalid("`messages` is missing", Some("messages"))),
     };
     let mut variables = match fields.object("chat_template_kwargs")? {
@@ -153,7 +172,8 @@ pub fn chat(body: &[u8]) -> Result<Generation, ApiError> {
 pub fn completions(body: &[u8]) -> Result<Generation, ApiError> {
     let mut fields = Fields::parse(body)?;
     let model = fields.text("model")?;
-    let expected = || ApiError::invalid("`prompt` must be a string, a list with one string, or token ids", Some("prompt"));
+    let expected =
+        || ApiError::invalid("`prompt` must be a string, a list with one string, or token ids", Some("prompt"));
     let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok()).ok_or_else(expected);
     let input = match fields.take("prompt") {
         None => return Err(ApiError::invalid("`prompt` is missing", Some("prompt"))),
@@ -316,7 +336,10 @@ fn no_tools(fields: &mut Fields) -> Result<(), ApiError> {
         return Err(ApiError::unsupported("`tools` are not supported by this model", "tools"));
     }
     if choice.is_some_and(|c| c != json!("none") && c != json!("auto")) {
-        return Err(ApiError::unsupported("`tool_choice` needs tools, which this model does not support", "tool_choice"));
+        return Err(ApiError::unsupported(
+            "`tool_choice` needs tools, which this model does not support",
+            "tool_choice",
+        ));
     }
     fields.ignore(&["parallel_tool_calls"]);
     Ok(())
@@ -372,7 +395,10 @@ fn one_message(i: usize, message: Value) -> Result<Value, ApiError> {
             text
         }
         Some(_) => {
-            return Err(ApiError::invalid(format!("`{}` must be a string or text parts", at(".content")), Some("messages")));
+            return Err(ApiError::invalid(
+                format!("`{}` must be a string or text parts", at(".content")),
+                Some("messages"),
+            ));
         }
     };
     map.insert("content".into(), content.into());

@@ -48,7 +48,11 @@ async fn route(app: &Arc<App>, request: Request<Incoming>, via: Via, request_id:
     }
     let allowed = match path.as_str() {
         "/health" | "/v1/models" | "/models" | "/status" | "/server/status" | "/server/requests" => Method::GET,
-        "/v1/chat/completions" | "/chat/completions" | "/v1/completions" | "/completions" | "/api/chat"
+        "/v1/chat/completions"
+        | "/chat/completions"
+        | "/v1/completions"
+        | "/completions"
+        | "/api/chat"
         | "/server/shutdown" => Method::POST,
         p if p.starts_with("/v1/models/") || p.starts_with("/server/requests/") => Method::GET,
         _ => return Err(ApiError::not_found(format!("no route {method} {path}"))),
@@ -204,9 +208,7 @@ async fn status(app: &App) -> Value {
         })
         .collect();
     let (loading, contexts, engine, mtp) = match app.stage() {
-        Stage::Ready(ready) => {
-            (Value::Null, ready.contexts.clone(), ready.facts.engine, ready.facts.draft)
-        }
+        Stage::Ready(ready) => (Value::Null, ready.contexts.clone(), ready.facts.engine, ready.facts.draft),
         Stage::Loading(done, total) => (json!({"done": done, "total": total}), Vec::new(), "", false),
     };
     json!({

@@ -228,11 +228,8 @@ impl Scheduler {
         let reused = self.reusable(&self.slots[at], &job.prompt);
         let slot = &mut self.slots[at];
         job.max_tokens = job.max_tokens.min(slot.capacity - job.prompt.len().min(slot.capacity));
-        let cut = if reused == 0 {
-            self.engine.reset(slot.session)
-        } else {
-            self.engine.truncate(slot.session, reused)
-        };
+        let cut =
+            if reused == 0 { self.engine.reset(slot.session) } else { self.engine.truncate(slot.session, reused) };
         slot.tokens.truncate(reused);
         self.records.change(job.id, |r| {
             r.state = State::Reading;
@@ -257,9 +254,7 @@ impl Scheduler {
 
     /// Reads a group of chunks of the prompt with the least left to read.
     fn read(&mut self) -> Result<()> {
-        let left = |s: &Slot| {
-            s.work.as_ref().filter(|w| w.is_reading()).map(|w| w.job.prompt.len() - s.tokens.len())
-        };
+        let left = |s: &Slot| s.work.as_ref().filter(|w| w.is_reading()).map(|w| w.job.prompt.len() - s.tokens.len());
         let shortest = self.slots.iter().enumerate().filter_map(|(at, s)| Some((left(s)?, at))).min();
         let Some((remaining, at)) = shortest else { return Ok(()) };
         let chunk = self.engine.facts().prefill_chunk.max(1);

@@ -93,7 +93,11 @@ fn stops_and_limits_are_the_same_both_ways() {
     ] {
         let whole = server.chat(&extra).json();
         let choice = &whole["choices"][0];
-        assert_eq!((choice["message"]["content"].as_str(), choice["finish_reason"].as_str()), (Some(text), Some(finish)), "{extra}");
+        assert_eq!(
+            (choice["message"]["content"].as_str(), choice["finish_reason"].as_str()),
+            (Some(text), Some(finish)),
+            "{extra}"
+        );
         let mut streamed = extra.clone();
         streamed["stream"] = true.into();
         let got = server.chat(&streamed);
@@ -129,12 +133,19 @@ fn completions_take_text_and_ids() {
     let server = Fixture::start(words(), &[100]);
     let of = |body: Value| server.post("/v1/completions", &body);
     let v = of(json!({"prompt": "main", "temperature": 0})).json();
-    assert_eq!((v["object"].as_str(), v["choices"][0]["text"].as_str()), (Some("text_completion"), Some("alpha beta gamma delta")));
+    assert_eq!(
+        (v["object"].as_str(), v["choices"][0]["text"].as_str()),
+        (Some("text_completion"), Some("alpha beta gamma delta"))
+    );
     let ids: Vec<u32> = b"main".iter().map(|&b| u32::from(b)).chain([scripted::ASK]).collect();
     let v = of(json!({"prompt": ids, "temperature": 0, "max_tokens": 1, "echo": true})).json();
-    assert_eq!((v["choices"][0]["text"].as_str(), v["choices"][0]["finish_reason"].as_str()), (Some("mainalpha "), Some("length")));
+    assert_eq!(
+        (v["choices"][0]["text"].as_str(), v["choices"][0]["finish_reason"].as_str()),
+        (Some("mainalpha "), Some("length"))
+    );
     let got = of(json!({"prompt": "main", "temperature": 0, "stream": true, "echo": true}));
-    let text: String = got.events().iter().filter_map(|e| e["choices"][0]["text"].as_str().map(str::to_owned)).collect();
+    let text: String =
+        got.events().iter().filter_map(|e| e["choices"][0]["text"].as_str().map(str::to_owned)).collect();
     assert_eq!(text, "mainalpha beta gamma delta");
     let got = of(json!({"prompt": [1, 99_999]}));
     assert_eq!(got.status, 400);
@@ -154,7 +165,10 @@ fn json_lines_have_both_forms() {
     let nested: String = pieces.iter().map(|l| l["message"]["content"].as_str().unwrap()).collect();
     assert_eq!((flat.as_str(), nested.as_str()), ("alpha beta gamma", "alpha beta gamma"));
     assert!(pieces.iter().all(|l| l["done"] == false));
-    assert_eq!((last["done"].as_bool(), last["done_reason"].as_str(), last["finish"].as_str()), (Some(true), Some("length"), Some("length")));
+    assert_eq!(
+        (last["done"].as_bool(), last["done_reason"].as_str(), last["finish"].as_str()),
+        (Some(true), Some("length"), Some("length"))
+    );
     assert_eq!((last["eval_count"].as_u64(), last["prompt_eval_count"].as_u64()), (Some(4), Some(5)));
     let mut whole = body.clone();
     whole["stream"] = false.into();

@@ -35,7 +35,8 @@ fn a_client_that_leaves_frees_its_session() {
         let script = long(5000);
         let seen = script.seen.clone();
         let server = Fixture::start(script, &[6000]);
-        let connection = server.open("POST", "/v1/chat/completions", "", &chat_body(&json!({"stream": stream})).to_string());
+        let connection =
+            server.open("POST", "/v1/chat/completions", "", &chat_body(&json!({"stream": stream})).to_string());
         if stream {
             read_some(&connection);
         } else {
@@ -116,8 +117,9 @@ fn a_session_is_reused() {
         let server = Fixture::start(script, &[500, 500]);
         let first = server.chat(&json!({})).json();
         let answer = first["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
-        let mut usage = |messages: Value| {
-            server.chat(&json!({"messages": messages})).json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64()
+        let usage = |messages: Value| {
+            server.chat(&json!({"messages": messages})).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+                .as_u64()
         };
         // The scripted template writes the answer as bytes, so only the first turn is shared.
         let next = json!([{"content": "main"}, {"role": "assistant", "content": answer}, {"content": "short"}]);

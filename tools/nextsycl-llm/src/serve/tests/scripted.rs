@@ -6,7 +6,8 @@
 use crate::text::{Text, TextError};
 use ns_llm::sampler;
 use ns_llm::{
-    Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, Result, Sampling, SessionId, Tap,
+    Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, Result, Sampling, SessionId,
+    Tap,
 };
 use serde_json::{Map, Value};
 use std::collections::HashMap;
