@@ -95,8 +95,6 @@ impl Settings {
     }
 
     fn find(&self, name: &str) -> Option<(&str, String)> {
-        let declared = SETTINGS.iter().any(|s| s.name == name) || is_engine_option(name);
-        debug_assert!(declared, "{name} is not in the table of settings");
         if let Some((_, v)) = self.environment.iter().find(|(k, _)| k == name) {
             return Some((v, "the environment".to_owned()));
         }
@@ -107,7 +105,13 @@ impl Settings {
     }
 
     /// A setting's value.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &'static str) -> Option<&str> {
+        debug_assert!(SETTINGS.iter().any(|s| s.name == name), "{name} is not in the table of settings");
+        self.find(name).map(|(value, _)| value)
+    }
+
+    /// The value of an engine's option, which the engine declares itself.
+    pub fn engine_option(&self, name: &str) -> Option<&str> {
         self.find(name).map(|(value, _)| value)
     }
 
@@ -129,11 +133,6 @@ impl Settings {
     pub fn switch(&self, name: &'static str) -> Result<Option<bool>> {
         Ok(self.number(name, 0..=1, "0 or 1")?.map(|n| n == 1))
     }
-}
-
-/// Settings that engines declare themselves begin with these.
-fn is_engine_option(name: &str) -> bool {
-    ["NS_QW_", "NS_Q35_", "NS_LLAMA_", "NS_GLM_"].iter().any(|p| name.starts_with(p)) || name == "NS_KV"
 }
 
 /// The `NAME=value` lines of a file; `Err` is the number of the first line that is none.

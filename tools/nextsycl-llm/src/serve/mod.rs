@@ -16,6 +16,10 @@ mod scheduler;
 #[cfg(test)]
 mod tests;
 
+pub use clock::random;
+pub use job::Finish;
+pub use scheduler::rate;
+
 use crate::failure::{Failure, Outcome};
 use crate::text::Text;
 use app::{App, Ready, Stage};

@@ -207,19 +207,22 @@ async fn status(app: &App) -> Value {
             value
         })
         .collect();
-    let (loading, contexts, engine, mtp) = match app.stage() {
-        Stage::Ready(ready) => (Value::Null, ready.contexts.clone(), ready.facts.engine, ready.facts.draft),
-        Stage::Loading(done, total) => (json!({"done": done, "total": total}), Vec::new(), "", false),
+    let (loading, ready) = match app.stage() {
+        Stage::Ready(ready) => (Value::Null, Some(ready)),
+        Stage::Loading(done, total) => (json!({"done": done, "total": total}), None),
     };
+    let contexts = ready.as_ref().map(|r| r.contexts.clone()).unwrap_or_default();
     json!({
         "model": app.name,
         "version": crate::VERSION,
-        "engine": engine,
+        "pid": std::process::id(),
+        "engine": ready.as_ref().map(|r| r.facts.engine),
+        "n_vocab": ready.as_ref().map(|r| r.facts.n_vocab),
         "uptime_seconds": app.started.elapsed().as_secs_f64(),
         "loading": loading,
         "context": contexts.iter().max(),
         "contexts": contexts,
-        "mtp": mtp,
+        "mtp": ready.as_ref().is_some_and(|r| r.facts.draft),
         "parallel": contexts.len(),
         "gpus": gpus,
         "live_tokens": report.live_tokens,
