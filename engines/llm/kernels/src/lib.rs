@@ -1,1 +1,61 @@
 //! Checked launches of the shared language-model kernels.
+//!
+//! Every launch checks that its operands lie inside their blocks before anything is started. What a kernel reads from device
+//! memory itself (row tables, token ids) cannot be checked here: see the tables' documentation for what they must hold.
+
+pub mod act;
+pub mod attention;
+mod check;
+mod error;
+pub mod rows;
+pub mod sampling;
+
+use std::path::{Path, PathBuf};
+
+pub use check::{Strided, at};
+pub use error::{Error, ErrorKind, Result};
+use ns_sycl::{Buffer, Device};
+
+/// Device memory from a byte offset on.
+pub type At<'a> = (&'a Buffer, usize);
+
+/// The kernels of one device.
+pub struct Kernels {
+    device: Device,
+    dir: PathBuf,
+    /// Norms, rotary embedding, SwiGLU, element-wise.
+    pub rows: rows::Rows,
+    /// Attention of decode rows and prompts.
+    pub attention: attention::Attention,
+    /// From logits to tokens.
+    pub sampling: sampling::Sampling,
+}
+
+impl Kernels {
+    /// Loads them from the folder of compiled kernels (the one with `llm/` inside).
+    ///
+    /// # Errors
+    /// A module is missing or the device cannot run it.
+    pub fn load(device: &Device, kernels: &Path) -> Result<Self> {
+        let dir = kernels.join("llm");
+        Ok(Self {
+            rows: rows::Rows::load(device, &dir)?,
+            attention: attention::Attention::load(device, &dir)?,
+            sampling: sampling::Sampling::load(device, &dir)?,
+            device: device.clone(),
+            dir,
+        })
+    }
+
+    /// The device they are for.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The folder they are from.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}

@@ -1,0 +1,232 @@
+// Attention over a key-value cache: decode rows (keys split by each row's own length) and prompt chunks (causal).
+// Softmax with the maximum subtracted, sums in float32.
+//
+// The cache of one head: keys in blocks of 16 cells, [capacity / 16][head_dim][16], so that a lane is a key; values
+// [capacity][head_dim], so that a lane is a value. A session starts on a block: row.kv_offset is a multiple of 16 head_dim.
+//
+// Kernels come per cache precision (kv16, kv32); those of decode rows also per head width: _h64, _h128, and _hx for any
+// multiple of 16 up to 256.
+#include "ns/activation.hpp"
+#include "ns/kernel.hpp"
+#include "ns/rows.hpp"
+using namespace ns;
+
+namespace {
+constexpr i32 SPLIT_KEYS = 256; // keys of one piece of a decode row
+constexpr i32 BLOCK = 16;       // keys of a cache block
+
+// NJ vectors of 16 values hold a head; EXACT when head_dim = 16 NJ, else head_dim <= 16 NJ.
+template <i32 NJ, bool EXACT> inline bool has(i32 j, i32 head_dim) { return EXACT || j * 16 < head_dim; }
+
+// One value of a register vector for all lanes; `lane` is a constant after unrolling.
+inline f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
+} // namespace
+
+// Partial attention of one (row, head, piece): scores s_t = scale q . k_t for the piece's cells t <= position,
+// partial = [sum_t e^(s_t - m) v_t (head_dim), m, sum_t e^(s_t - m)]. Layout [row][head][n_splits][head_dim + 2].
+// One sub-group each, groups = rows * n_heads * n_splits; pieces past the row's last do nothing.
+template <i32 NJ, bool EXACT, class KV>
+inline void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv, i32 head_dim,
+                       i64 layer_offset, i32 capacity, f32 scale, i32 n_splits) {
+  const Item it = item();
+  const auto sg = it.get_sub_group();
+  const i32 lane = sg.get_local_linear_id();
+  const i64 group = it.get_group(0);
+  const i32 split = group % n_splits, head = group / n_splits % n_heads, row = group / n_splits / n_heads;
+  const RowState state = rows[row];
+  const i32 length = state.position + 1, first = split * SPLIT_KEYS;
+  if (first >= length) return;
+  const i32 last = least(length, first + SPLIT_KEYS);
+  const i32 kv_head = head / (n_heads / n_kv);
+  const KV *keys = kv + state.kv_offset + layer_offset + (i64)kv_head * capacity * head_dim;
+  const KV *values = keys + (i64)n_kv * capacity * head_dim;
+  q += (i64)row * ldq + (i64)head * head_dim;
+  f32 acc[NJ];
+#pragma unroll
+  for (i32 j = 0; j < NJ; j++) acc[j] = 0;
+  f32 m = -3.0e38f, l = 0;
+  for (i32 block = first; block < last; block += BLOCK) {
+    const KV *k = keys + (i64)block * head_dim + lane;
+    f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma unroll 4
+    for (i32 d = 0; d < head_dim; d += 4) {
+      s0 = sycl::fma(q[d], (f32)k[(i64)d * BLOCK], s0);
+      s1 = sycl::fma(q[d + 1], (f32)k[(i64)(d + 1) * BLOCK], s1);
+      s2 = sycl::fma(q[d + 2], (f32)k[(i64)(d + 2) * BLOCK], s2);
+      s3 = sycl::fma(q[d + 3], (f32)k[(i64)(d + 3) * BLOCK], s3);
+    }
+    const bool seen = block + lane < last;
+    const f32 s = seen ? ((s0 + s1) + (s2 + s3)) * scale : -3.0e38f;
+    const f32 peak = sycl::fmax(m, sycl::reduce_over_group(sg, s, sycl::maximum<f32>()));
+    const f32 shrink = sycl::exp(m - peak), p = seen ? sycl::exp(s - peak) : 0.0f;
+    m = peak;
+    l = l * shrink + p; // per lane; summed over the lanes at the end
+#pragma unroll
+    for (i32 j = 0; j < NJ; j++) acc[j] *= shrink;
+    const KV *v = values + (i64)block * head_dim + lane;
+    if (EXACT && block + BLOCK <= last) {
+#pragma unroll
+      for (i32 t = 0; t < BLOCK; t++) {
+        const f32 pt = pick(sg, p, t);
+#pragma unroll
+        for (i32 j = 0; j < NJ; j++)
+          if (has<NJ, EXACT>(j, head_dim)) acc[j] = sycl::fma(pt, (f32)v[(i64)t * head_dim + j * 16], acc[j]);
+      }
+    } else {
+      for (i32 t = 0; t < last - block; t++) {
+        const f32 pt = pick(sg, p, t);
+#pragma unroll
+        for (i32 j = 0; j < NJ; j++)
+          if (has<NJ, EXACT>(j, head_dim)) acc[j] = sycl::fma(pt, (f32)v[(i64)t * head_dim + j * 16], acc[j]);
+      }
+    }
+  }
+  l = sycl::reduce_over_group(sg, l, sycl::plus<f32>());
+  f32 *out = partial + (((i64)row * n_heads + head) * n_splits + split) * (head_dim + 2);
+#pragma unroll
+  for (i32 j = 0; j < NJ; j++)
+    if (has<NJ, EXACT>(j, head_dim)) out[j * 16 + lane] = acc[j];
+  if (lane == 0) out[head_dim] = m, out[head_dim + 1] = l;
+}
+
+#define ATTN_SPLIT(NAME, NJ, EXACT, KV)                                                                                    \
+  NS_KERNEL void NAME(const f32 *q, const void *kv, const u8 *row_state, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv,     \
+                      i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, i32 n_splits) {                             \
+    attn_split<NJ, EXACT, KV>(q, (const KV *)kv, (const RowState *)row_state, partial, ldq, n_heads, n_kv,                 \
+                              EXACT ? NJ * 16 : head_dim, layer_offset, capacity, scale, n_splits);                        \
+  }
+ATTN_SPLIT(attn_split_kv16_h64, 4, true, f16)
+ATTN_SPLIT(attn_split_kv32_h64, 4, true, f32)
+ATTN_SPLIT(attn_split_kv16_h128, 8, true, f16)
+ATTN_SPLIT(attn_split_kv32_h128, 8, true, f32)
+ATTN_SPLIT(attn_split_kv16_hx, 16, false, f16)
+ATTN_SPLIT(attn_split_kv32_hx, 16, false, f32)
+
+// Joins the pieces of each head into an activation row of n_heads * head_dim values:
+// M = max m_i, out = sum_i e^(m_i - M) acc_i / sum_i e^(m_i - M) l_i. groups = rows * parts, `parts` share a row.
+NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act, i32 n_heads, i32 head_dim, i32 act_stride,
+                                i32 n_splits, i32 rows) {
+  const Item it = item();
+  const auto sg = it.get_sub_group();
+  const i32 parts = it.get_group_range(0) / rows, row = it.get_group(0) / parts, part = it.get_group(0) % parts;
+  const i32 subs = sg.get_group_linear_range();
+  const i32 n = ((const RowState *)row_state)[row].position / SPLIT_KEYS + 1;
+  const i32 width = head_dim + 2;
+  const f32 *heads = partial + (i64)row * n_heads * n_splits * width;
+  finish_act_blocks(act + (i64)row * act_stride, n_heads * head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
+                    [=](i32 i) {
+                      const i32 h = i / head_dim, d = i - h * head_dim;
+                      const f32 *p = heads + (i64)h * n_splits * width;
+                      if (n == 1) return p[d] / p[head_dim + 1];
+                      f32 peak = -3.0e38f, sum = 0, total = 0;
+                      for (i32 s = 0; s < n; s++) peak = sycl::fmax(peak, p[(i64)s * width + head_dim]);
+                      for (i32 s = 0; s < n; s++) {
+                        const f32 *o = p + (i64)s * width;
+                        const f32 e = sycl::exp(o[head_dim] - peak);
+                        sum = sycl::fma(e, o[d], sum);
+                        total = sycl::fma(e, o[head_dim + 1], total);
+                      }
+                      return sum / total;
+                    });
+}
+
+// Causal attention of a chunk: row i of the chunk sees the session's cells 0..position + i.
+// out[row][head] = sum_t softmax_t(scale q . k_t) v_t, 32 keys a step with a running maximum.
+//
+// A lane is a row: keys and values are read by all lanes at once, and every lane keeps its query, its sum and its weights in its
+// own column of local memory, so nothing is exchanged and no barrier is needed. One sub-group takes NS_SG rows of one head;
+// groups = ceil(n_rows / NS_SG) * n_heads; local memory (2 head_dim + 32) * NS_SG floats.
+// On the CPU give it the float32 form of a half cache (expand_kv): converting single values is slow there.
+template <class KV>
+inline void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
+                        i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, f32 *local) {
+  constexpr i32 STEP = 32, KEYS = 8, COLUMNS = 8;
+  const Item it = item();
+  const auto sg = it.get_sub_group();
+  const i32 lane = sg.get_local_linear_id();
+  // the longest rows first: they take longest
+  const i32 group = it.get_group(0), groups = it.get_group_range(0);
+  const i32 head = group % n_heads, row0 = (groups / n_heads - 1 - group / n_heads) * NS_SG;
+  const i32 row = row0 + lane;
+  const KV *keys = kv + kv_offset + layer_offset + (i64)(head / (n_heads / n_kv)) * capacity * head_dim;
+  const KV *values = keys + (i64)n_kv * capacity * head_dim;
+  const f32 *own = q + (i64)least(row, n_rows - 1) * ldq + (i64)head * head_dim;
+  f32 *query = local + lane, *acc = query + head_dim * NS_SG, *weight = acc + head_dim * NS_SG;
+  for (i32 d = 0; d < head_dim; d++) query[d * NS_SG] = own[d] * scale, acc[d * NS_SG] = 0;
+  f32 m = -3.0e38f, l = 0;
+  const i32 length = position + row + 1;
+  const i32 longest = least(position + row0 + NS_SG, position + n_rows);
+  const i32 last_block = (longest - 1) / BLOCK;
+  for (i32 first = 0; first < longest; first += STEP) {
+    f32 peak = m;
+    for (i32 t0 = 0; t0 < STEP; t0 += KEYS) {
+      // keys past the end come from the last block; they are masked
+      const i32 at = first + t0, block = least(at / BLOCK, last_block);
+      const KV *k = keys + (i64)block * BLOCK * head_dim + at % BLOCK;
+      f32 s[KEYS];
+#pragma unroll
+      for (i32 t = 0; t < KEYS; t++) s[t] = 0;
+#pragma unroll 4
+      for (i32 d = 0; d < head_dim; d++) {
+        const f32 a = query[d * NS_SG];
+#pragma unroll
+        for (i32 t = 0; t < KEYS; t++) s[t] = sycl::fma(a, (f32)k[(i64)d * BLOCK + t], s[t]);
+      }
+#pragma unroll
+      for (i32 t = 0; t < KEYS; t++) {
+        s[t] = at + t < length ? s[t] : -3.0e38f;
+        peak = sycl::fmax(peak, s[t]);
+        weight[(t0 + t) * NS_SG] = s[t];
+      }
+    }
+    const f32 shrink = sycl::exp(m - peak);
+    m = peak;
+    l *= shrink;
+    const i32 n = least(STEP, longest - first);
+    for (i32 t = 0; t < n; t++) {
+      const f32 p = first + t < length ? sycl::exp(weight[t * NS_SG] - peak) : 0.0f;
+      weight[t * NS_SG] = p;
+      l += p;
+    }
+    const KV *v = values + (i64)first * head_dim;
+    for (i32 d = 0; d < head_dim; d += COLUMNS) {
+      f32 a[COLUMNS];
+#pragma unroll
+      for (i32 i = 0; i < COLUMNS; i++) a[i] = acc[(d + i) * NS_SG] * shrink;
+#pragma unroll 2
+      for (i32 t = 0; t < n; t++) {
+        const f32 p = weight[t * NS_SG];
+#pragma unroll
+        for (i32 i = 0; i < COLUMNS; i++) a[i] = sycl::fma(p, (f32)v[(i64)t * head_dim + d + i], a[i]);
+      }
+#pragma unroll
+      for (i32 i = 0; i < COLUMNS; i++) acc[(d + i) * NS_SG] = a[i];
+    }
+  }
+  const f32 inverse = 1.0f / l;
+  if (row < n_rows)
+    for (i32 d = 0; d < head_dim; d++) out[(i64)row * ldo + (i64)head * head_dim + d] = acc[d * NS_SG] * inverse;
+}
+
+#define ATTN_PROMPT(NAME, KV)                                                                                              \
+  NS_KERNEL void NAME(const f32 *q, const void *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo,   \
+                      i32 n_heads, i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale,                      \
+                      sycl::ext::oneapi::experimental::work_group_memory<f32[]> local) {                                   \
+    attn_prompt<KV>(q, (const KV *)kv, out, n_rows, position, kv_offset, ldq, ldo, n_heads, n_kv, head_dim, layer_offset,  \
+                    capacity, scale, &local[0]);                                                                           \
+  }
+ATTN_PROMPT(attn_prompt_kv16, f16)
+ATTN_PROMPT(attn_prompt_kv32, f32)
+
+// The first `cells` cells (a multiple of 16) of a session's layer as float32, [key, value][n_kv][cells][head_dim] in the cache's order.
+// One work-group a head and part of it: groups = 2 n_kv * parts.
+NS_KERNEL void expand_kv(const f16 *kv, f32 *out, i64 kv_offset, i64 layer_offset, i32 n_kv, i32 head_dim, i32 capacity, i32 cells) {
+  const Item it = item();
+  const i32 parts = it.get_group_range(0) / (2 * n_kv), head = it.get_group(0) / parts, part = it.get_group(0) % parts;
+  const f16 *from = kv + kv_offset + layer_offset + (i64)head * capacity * head_dim;
+  f32 *to = out + (i64)head * cells * head_dim;
+  const i64 n = (i64)cells * head_dim, step = (i64)parts * it.get_local_range(0);
+  const auto sg = it.get_sub_group();
+  for (i64 i = (i64)part * it.get_local_range(0) + sg.get_group_linear_id() * NS_SG + sg.get_local_linear_id(); i < n; i += step)
+    to[i] = (f32)from[i];
+}
