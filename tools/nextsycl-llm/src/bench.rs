@@ -65,7 +65,8 @@ fn speeds(client: &Client, args: &Bench, context: usize, n_vocab: u64) -> Outcom
     let new = args.new.unwrap_or(256);
     let sizes = if args.sizes.is_empty() { vec![20, 2185, 8000, 40000] } else { args.sizes.clone() };
     let mut report = String::new();
-    let head = ["Input tokens", "PP (tok/s)", "TTFT (s)", "TG (tok/s)", "Drafts accepted (%)", "Energy (J)", "Avg power (W)"];
+    let head =
+        ["Input tokens", "PP (tok/s)", "TTFT (s)", "TG (tok/s)", "Drafts accepted (%)", "Energy (J)", "Avg power (W)"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for (i, &size) in sizes.iter().enumerate() {
         if size == 0 || size + new > context {
@@ -73,7 +74,8 @@ fn speeds(client: &Client, args: &Bench, context: usize, n_vocab: u64) -> Outcom
             continue;
         }
         let run = request(client, &prompt(size, n_vocab, i as u64), new)?;
-        let drafts = if run.drafts.0 > 0.0 { format!("{:.0}", run.drafts.1 / run.drafts.0 * 100.0) } else { "-".to_owned() };
+        let drafts =
+            if run.drafts.0 > 0.0 { format!("{:.0}", run.drafts.1 / run.drafts.0 * 100.0) } else { "-".to_owned() };
         rows.push(vec![
             run.prompt.to_string(),
             format!("{:.1}", run.prompt_rate),
@@ -126,7 +128,11 @@ fn together(client: &Client, n: usize, size: usize, new: usize, n_vocab: u64) ->
 /// Token ids from all over the vocabulary; another `salt` shares no beginning with it.
 fn prompt(size: usize, n_vocab: u64, salt: u64) -> Vec<u64> {
     let salt = salt.wrapping_add(crate::serve::random());
-    (0..size as u64).map(|i| ns_llm::philox::block([i as u32, 0, 0, 0], [salt as u32, (salt >> 32) as u32])[0] as u64 % n_vocab).collect()
+    (0..size as u64)
+        .map(|i| {
+            ns_llm::philox::philox4x32_10([i as u32, 0, 0, 0], [salt as u32, (salt >> 32) as u32])[0] as u64 % n_vocab
+        })
+        .collect()
 }
 
 /// One greedy request of `new` tokens.

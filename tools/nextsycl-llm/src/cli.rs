@@ -473,9 +473,7 @@ pub fn split_options(args: Vec<String>, is_switch: &dyn Fn(&str) -> bool) -> (Ve
         let (name, value) = match name.split_once('=') {
             Some((name, value)) => (name.to_owned(), value.to_owned()),
             None => {
-                let takes = |next: &String| {
-                    !next.starts_with("--") && (!is_switch(name) || next == "0" || next == "1")
-                };
+                let takes = |next: &String| !next.starts_with("--") && (!is_switch(name) || next == "0" || next == "1");
                 (name.to_owned(), args.next_if(takes).unwrap_or_else(|| "1".to_owned()))
             }
         };

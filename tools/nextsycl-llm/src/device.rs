@@ -3,7 +3,7 @@
 use crate::cli::DeviceArgs;
 use crate::failure::{Failure, Outcome};
 use ns_registry::Settings;
-use ns_sycl::{DeviceClass, DeviceInfo};
+use ns_sycl::DeviceInfo;
 
 /// What happens when no device was asked for and there is no card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +26,6 @@ impl Chosen {
     /// Their short names, for people.
     pub fn names(&self) -> String {
         self.infos.iter().map(|i| crate::render::card(&i.name)).collect::<Vec<_>>().join(" + ")
-    }
-
-    /// Whether it is the CPU device.
-    pub fn is_cpu(&self) -> bool {
-        self.infos.iter().all(|i| i.class == DeviceClass::Cpu)
     }
 }
 
@@ -86,7 +81,9 @@ fn use_cpu() -> Outcome<Chosen> {
 fn none(selector: &str) -> Failure {
     Failure::error(match selector {
         "cpu" => "the SYCL runtime has no CPU device".to_owned(),
-        "gpu" => "no Intel Arc GPU was found: check the driver and /dev/dri, or run on the CPU with --device cpu".to_owned(),
+        "gpu" => {
+            "no Intel Arc GPU was found: check the driver and /dev/dri, or run on the CPU with --device cpu".to_owned()
+        }
         other => format!("there is no device {other}: `nextsycl-llm devices` lists them"),
     })
 }
@@ -99,11 +96,7 @@ fn check_form(selector: &str) -> Outcome {
         Some(("gpu" | "cpu", n)) => number(n),
         Some((backend, device)) => !backend.is_empty() && !device.is_empty(),
     };
-    if good {
-        Ok(())
-    } else {
-        Err(Failure::usage(format!("--device {selector}: it takes gpu, gpu:N or cpu")))
-    }
+    if good { Ok(()) } else { Err(Failure::usage(format!("--device {selector}: it takes gpu, gpu:N or cpu"))) }
 }
 
 /// Selectors of card numbers; `all` means every card.

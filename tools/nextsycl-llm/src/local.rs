@@ -81,7 +81,13 @@ pub fn engine_of(file: &Path) -> Outcome<&'static Registration> {
 }
 
 /// What an engine needs to open a model.
-pub fn load_options(found: &Found, chosen: &Chosen, contexts: Vec<usize>, open: &OpenArgs, draft: bool) -> Outcome<LoadOptions> {
+pub fn load_options(
+    found: &Found,
+    chosen: &Chosen,
+    contexts: Vec<usize>,
+    open: &OpenArgs,
+    draft: bool,
+) -> Outcome<LoadOptions> {
     let bytes = |name: &str, gib: Option<f64>| match gib {
         Some(g) if !(0.0..=1e6).contains(&g) => Err(Failure::usage(format!("{name} {g}: it takes a size in GiB"))),
         g => Ok(g.map(|g| (g * (1_u64 << 30) as f64) as u64)),
@@ -321,7 +327,7 @@ impl Local {
 }
 
 /// Sampling of the flags over a command's own defaults.
-pub fn sampling(flags: &SampleArgs, base: Sampling) -> Outcome<Sampling> {
+pub fn sampling(flags: &SampleArgs, base: &Sampling) -> Outcome<Sampling> {
     let within = |name: &str, value: Option<f32>, low: f32, high: f32| match value {
         Some(v) if !(low..=high).contains(&v) => {
             Err(Failure::usage(format!("--{name} {v}: it takes a number from {low} to {high}")))
@@ -335,6 +341,6 @@ pub fn sampling(flags: &SampleArgs, base: Sampling) -> Outcome<Sampling> {
         min_p: within("min-p", flags.min_p, 0.0, 1.0)?.unwrap_or(base.min_p),
         repeat_penalty: within("repeat-penalty", flags.repeat_penalty, 0.01, 10.0)?.unwrap_or(base.repeat_penalty),
         seed: flags.seed.unwrap_or_else(crate::serve::random),
-        ..base
+        ..base.clone()
     })
 }

@@ -53,12 +53,7 @@ pub fn offline(world: &World, args: &Bench) -> Outcome {
         return out::line(format_args!("{report}"));
     }
     let cell = |v: &Value| v.as_f64().map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"));
-    out::talk(&format!(
-        "{} on {}, median of {} runs",
-        found.model.id,
-        local.chosen.names(),
-        runs.len()
-    ));
+    out::talk(&format!("{} on {}, median of {} runs", found.model.id, local.chosen.names(), runs.len()));
     let head = ["PROMPT", "NEW", "PROMPT TOK/S", "DECODE TOK/S", "LOAD S", "PEAK MB"].map(str::to_owned).to_vec();
     let row = vec![
         args.prompt.to_string(),
@@ -174,8 +169,9 @@ fn print_rows(results: &[RowCheck], rows_a_pass: &str) -> Outcome<usize> {
 pub fn spec_check(world: &World, args: &SpecCheck) -> Outcome {
     let words = match (&args.prompt, &args.prompt_file) {
         (Some(words), _) => words.clone(),
-        (None, Some(path)) => std::fs::read_to_string(path)
-            .map_err(|e| Failure::error(format!("cannot read {}: {e}", path.display())))?,
+        (None, Some(path)) => {
+            std::fs::read_to_string(path).map_err(|e| Failure::error(format!("cannot read {}: {e}", path.display())))?
+        }
         (None, None) => "The capital of France is".to_owned(),
     };
     let rows = usize::try_from(args.rows).unwrap_or(2);
@@ -199,7 +195,8 @@ pub fn batch_check(world: &World, args: &BatchCheck) -> Outcome {
     let found = world.find(Some(&args.model))?;
     let text = crate::text::open(&found.model.file)?;
     let encode = |p: &str| text.encode(p).map_err(|e| Failure::error(e.to_string()));
-    let prompts: Vec<Vec<u32>> = args.prompts.split('|').filter(|p| !p.is_empty()).map(encode).collect::<Outcome<_>>()?;
+    let prompts: Vec<Vec<u32>> =
+        args.prompts.split('|').filter(|p| !p.is_empty()).map(encode).collect::<Outcome<_>>()?;
     if prompts.len() < 2 {
         return Err(Failure::usage("--prompts takes at least two texts apart by |"));
     }
@@ -263,8 +260,7 @@ pub fn check(world: &World, args: &Check) -> Outcome {
     };
     let ids = crate::run::parse_ids(&String::from_utf8_lossy(&read("ids.txt")?))?;
     let bytes = read("logits.f32")?;
-    let reference: Vec<f32> =
-        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let reference: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let found = world.find(Some(&args.model))?;
     let mut local = Local::open(world, &found, &args.open, Some(ids.len() + 1), NoCard::Refuse)?;
     let n_vocab = local.engine.facts().n_vocab;
@@ -286,10 +282,12 @@ pub fn check(world: &World, args: &Check) -> Outcome {
     let head = ["STEP", "COSINE", "REL L2", "MAX ABS", "NEXT", "REF NEXT"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let mut bad = 0;
-    for (i, (us, them)) in ours[first * n_vocab..].chunks_exact(n_vocab).zip(reference.chunks_exact(n_vocab)).enumerate() {
+    for (i, (us, them)) in
+        ours[first * n_vocab..].chunks_exact(n_vocab).zip(reference.chunks_exact(n_vocab)).enumerate()
+    {
         let c = compare(us, them);
         let (next, expected) = (ns_llm::sampler::argmax(us), ns_llm::sampler::argmax(them));
-        bad += usize::from(!(c.cosine > 0.9999) || next != expected);
+        bad += usize::from(c.cosine.is_nan() || c.cosine <= 0.9999 || next != expected);
         rows.push(vec![
             (first + i).to_string(),
             format!("{:.7}", c.cosine),
@@ -336,7 +334,7 @@ pub fn selftest(world: &World, args: &Selftest) -> Outcome {
         let fail = |e: ns_sycl::Error| Failure::error(format!("{}: {e}", info.name));
         let device = ns_sycl::Device::open(selector).map_err(fail)?;
         let queue = device.queue().map_err(fail)?;
-        let module = device.load_module(&locations.kernels, "rows").map_err(fail)?;
+        let module = device.load_module(&locations.kernels.join("llm"), "rows").map_err(fail)?;
         let kernel = module.kernel("add").map_err(fail)?;
         let input = [1.0_f32, 2.0, 3.0, 4.0];
         let buffer = device.alloc(size_of_val(&input)).map_err(fail)?;

@@ -36,7 +36,7 @@ pub fn run(world: &World, args: &Run) -> Outcome {
     if prompt.as_ref().is_some_and(|p| p.trim().is_empty()) {
         return Err(Failure::usage("the prompt is empty"));
     }
-    let draw = sampling(&args.sample, defaults())?;
+    let draw = sampling(&args.sample, &defaults())?;
     let found = world.find(args.model.as_deref())?;
     let mut local = Local::open(world, &found, &args.open, args.ctx, NoCard::UseCpu)?;
     let mut talk = Talk { history: Vec::new(), system: args.system.clone(), draw, max: args.sample.max };
@@ -204,7 +204,7 @@ pub fn generate(world: &World, args: &Generate) -> Outcome {
             Some(parse_ids(&list)?)
         }
     };
-    let draw = sampling(&args.sample, Sampling::default())?;
+    let draw = sampling(&args.sample, &Sampling::default())?;
     let found = world.find(Some(&args.model))?;
     let mut local = Local::open(world, &found, &args.open, args.ctx, NoCard::Refuse)?;
     let prompt = match (words, ids) {

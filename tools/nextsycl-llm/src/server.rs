@@ -48,8 +48,8 @@ pub fn run(world: &World, args: &Serve) -> Outcome {
         out::talk(&format!("{name} on {}: http://{} and {}", chosen.names(), bound.address, socket.display()));
         let (sender, stops) = tokio::sync::mpsc::channel(8);
         for kind in [tokio::signal::unix::SignalKind::interrupt(), tokio::signal::unix::SignalKind::terminate()] {
-            let mut signal = tokio::signal::unix::signal(kind)
-                .map_err(|e| Failure::error(format!("cannot catch signals: {e}")))?;
+            let mut signal =
+                tokio::signal::unix::signal(kind).map_err(|e| Failure::error(format!("cannot catch signals: {e}")))?;
             let sender = sender.clone();
             tokio::spawn(async move {
                 while signal.recv().await.is_some() {

@@ -107,7 +107,10 @@ fn wait_until_ready(client: &Client, child: &mut Child, log: &Path) -> Outcome {
     loop {
         if let Some(status) = child.try_wait().map_err(|e| Failure::error(format!("cannot watch the server: {e}")))? {
             let tail = tail(log, 10);
-            return Err(Failure::error(format!("the server ended while loading ({status}); its log {}:\n{tail}", log.display())));
+            return Err(Failure::error(format!(
+                "the server ended while loading ({status}); its log {}:\n{tail}",
+                log.display()
+            )));
         }
         match client.request(Method::GET, "/server/status", None, ANSWER_TIME) {
             Ok((200, body)) => {
@@ -170,7 +173,10 @@ pub fn stop(world: &World, args: &Control) -> Outcome {
         };
         terminate(pid);
         if !await_end(&client, Some(pid.into()), STOP_TIME) {
-            return Err(Failure::error(format!("the server (process {pid}) did not end within {} s", 2 * STOP_TIME.as_secs())));
+            return Err(Failure::error(format!(
+                "the server (process {pid}) did not end within {} s",
+                2 * STOP_TIME.as_secs()
+            )));
         }
     }
     ns_files::remove(&files.pid)?;
@@ -185,7 +191,7 @@ fn await_end(client: &Client, pid: Option<u64>, time: Duration) -> bool {
             client.request(Method::GET, "/health", None, Duration::from_secs(5)),
             Err(ClientError::NotRunning(_))
         );
-        let lives = pid.is_some_and(|p| is_alive(p));
+        let lives = pid.is_some_and(is_alive);
         if !answers && !lives {
             return true;
         }
@@ -252,7 +258,10 @@ pub fn logs(world: &World, args: &Logs) -> Outcome {
     let mut file = match std::fs::File::open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Failure::not_found(format!("there is no log {}: the server was not started with start", path.display())));
+            return Err(Failure::not_found(format!(
+                "there is no log {}: the server was not started with start",
+                path.display()
+            )));
         }
         Err(e) => return Err(fail(e)),
     };

@@ -111,9 +111,8 @@ fn request_line(record: &Value) -> String {
 
 /// The list of requests: running ones, then the newest that ended.
 pub fn requests(value: &Value, now: f64, most: usize) -> String {
-    let head = [
-        "ID", "VIA", "STATE", "PROMPT", "REUSED", "READ", "GENERATED", "TOK/S", "ENERGY", "AVG W", "FINISH", "AGO",
-    ];
+    let head =
+        ["ID", "VIA", "STATE", "PROMPT", "REUSED", "READ", "GENERATED", "TOK/S", "ENERGY", "AVG W", "FINISH", "AGO"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let list = |field: &str| value[field].as_array().cloned().unwrap_or_default();
     for record in list("active").iter().chain(list("done").iter().take(most)) {
@@ -157,7 +156,7 @@ mod tests {
             "m - up 1m44s, context 65536, MTP on, 2 request(s) served\n\
              GPU  CARD                 VRAM USED    FREE  LAYERS  EXPERTS VRAM/HOST  TEMP  VRAM  POWER\n\
              0    Arc Pro B70  30.1GiB / 31.9GiB  1.8GiB    0-21                  -   36C     -    77W\n\
-             \x20                                                                        the GPUs draw 77 W\n\
+             \x20                                                                       the GPUs draw 77 W\n\
              request #2 (socket): generating, prompt 23 tokens, 0 reused (none), 166 / 400 generated at 20.5 tok/s, 9s, \
              1565 J so far\n\
              1 more waiting\n"
@@ -168,8 +167,11 @@ mod tests {
     fn status_idle_and_loading() {
         let value = json!({"model": "m", "uptime_seconds": 1, "loading": {"done": 5, "total": 10}});
         assert_eq!(status(&value), "m - up 1s, loading 50%\n");
-        let value = json!({"model": "m", "uptime_seconds": 1, "context": 256, "served": 0, "active": [], "stopping": true});
-        assert!(status(&value).ends_with("served - stopping\nGPU  CARD  VRAM USED  FREE  LAYERS  EXPERTS VRAM/HOST  TEMP  VRAM  POWER\nidle\n"));
+        let value =
+            json!({"model": "m", "uptime_seconds": 1, "context": 256, "served": 0, "active": [], "stopping": true});
+        assert!(status(&value).ends_with(
+            "served - stopping\nGPU  CARD  VRAM USED  FREE  LAYERS  EXPERTS VRAM/HOST  TEMP  VRAM  POWER\nidle\n"
+        ));
     }
 
     #[test]
@@ -184,8 +186,17 @@ mod tests {
         let text = requests(&value, 134.0, 10);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 12);
-        assert_eq!(lines[0], "ID   VIA     STATE       PROMPT  REUSED  READ  GENERATED  TOK/S  ENERGY  AVG W  FINISH  AGO");
-        assert_eq!(lines[1], "#13  socket  generating      23  0 none  0.8s        169   20.2  1613 J    175  -       34s");
-        assert_eq!(lines[2], "#12  socket  done            23  0 none  0.8s        169   20.2  1613 J    175  stop    34s");
+        assert_eq!(
+            lines[0],
+            "ID   VIA     STATE       PROMPT  REUSED  READ  GENERATED  TOK/S  ENERGY  AVG W  FINISH  AGO"
+        );
+        assert_eq!(
+            lines[1],
+            "#13  socket  generating      23  0 none  0.8s        169   20.2  1613 J    175  -       34s"
+        );
+        assert_eq!(
+            lines[2],
+            "#12  socket  done            23  0 none  0.8s        169   20.2  1613 J    175  stop    34s"
+        );
     }
 }

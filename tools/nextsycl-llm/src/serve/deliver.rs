@@ -75,7 +75,6 @@ pub async fn deliver(app: Arc<App>, accepted: Accepted, facts: Facts, mut form: 
             }
             Some(Event::Done(totals)) => return Ok(json(StatusCode::OK, &form.whole(&facts, &all, &totals))),
             Some(Event::Failed(message)) => return Err(ApiError::server(message)),
-            Some(_) => {}
             None => return Err(lost()),
         }
     }
@@ -111,7 +110,6 @@ async fn pump(app: Arc<App>, accepted: Accepted, facts: Facts, mut form: impl Fo
                 sender.send(form.error(&ApiError::server(message))).await;
                 return;
             }
-            Ok(Some(_)) => continue,
             Ok(None) => {
                 sender.send(form.error(&lost())).await;
                 return;

@@ -53,16 +53,6 @@ pub struct Job {
 /// What happens to a request, in order.
 #[derive(Debug)]
 pub enum Event {
-    /// So many prompt tokens did not have to be read.
-    Started {
-        /// Tokens taken over from the session's last conversation.
-        reused: usize,
-    },
-    /// The prompt is read; how long that took.
-    Read {
-        /// Seconds.
-        seconds: f64,
-    },
     /// More of the answer.
     Piece(Piece),
     /// The answer is complete.

@@ -233,7 +233,7 @@ pub fn lines(body: &[u8]) -> Result<(Option<String>, Option<Generation>), ApiErr
     let mut limit = max_tokens(&mut fields)?;
     let mut stop_list = stops(&mut fields)?;
     if let Some(mut options) = fields.object("options")? {
-        let (inner, inner_seeded) = sampling_over(&mut options, sampling)?;
+        let (inner, inner_seeded) = sampling_over(&mut options, &sampling)?;
         sampling = inner;
         seeded |= inner_seeded;
         // -1: no limit, -2: to the context's end; both are ours without a number
@@ -274,11 +274,11 @@ pub fn lines(body: &[u8]) -> Result<(Option<String>, Option<Generation>), ApiErr
 }
 
 fn sampling(fields: &mut Fields) -> Result<(Sampling, bool), ApiError> {
-    sampling_over(fields, Sampling::default())
+    sampling_over(fields, &Sampling::default())
 }
 
 /// Reads sampling settings over those there are; tells whether a seed was among them.
-fn sampling_over(fields: &mut Fields, base: Sampling) -> Result<(Sampling, bool), ApiError> {
+fn sampling_over(fields: &mut Fields, base: &Sampling) -> Result<(Sampling, bool), ApiError> {
     let seed = fields.whole("seed", i64::MIN..=i64::MAX)?;
     let repeat = fields.number("repetition_penalty", 0.01..=10.0)?;
     let window = fields.whole("repeat_last_n", -1..=1 << 20)?;

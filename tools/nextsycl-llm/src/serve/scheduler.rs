@@ -236,7 +236,6 @@ impl Scheduler {
             r.reused = reused;
             r.source = if reused > 0 { "live" } else { "none" };
         });
-        let _ = job.events.send(Event::Started { reused });
         slot.work = Some(Work {
             reused,
             started: Instant::now(),
@@ -301,7 +300,6 @@ impl Scheduler {
         let Some(work) = slot.work.as_mut() else { return Ok(()) };
         work.read_seconds = work.started.elapsed().as_secs_f64();
         let seconds = work.read_seconds;
-        let _ = work.job.events.send(Event::Read { seconds });
         self.records.change(work.job.id, |r| {
             r.state = State::Generating;
             r.read_seconds = seconds;

@@ -96,10 +96,6 @@ impl Text for ScriptedText {
     fn is_end(&self, token: u32) -> bool {
         token == END
     }
-
-    fn len(&self) -> usize {
-        FIRST_OWN as usize + self.0.own.len()
-    }
 }
 
 pub struct ScriptedEngine {
