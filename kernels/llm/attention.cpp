@@ -16,17 +16,17 @@ constexpr i32 SPLIT_KEYS = 256; // keys of one piece of a decode row
 constexpr i32 BLOCK = 16;       // keys of a cache block
 
 // NJ vectors of 16 values hold a head; EXACT when head_dim = 16 NJ, else head_dim <= 16 NJ.
-template <i32 NJ, bool EXACT> inline bool has(i32 j, i32 head_dim) { return EXACT || j * 16 < head_dim; }
+template <i32 NJ, bool EXACT> NS_INLINE bool has(i32 j, i32 head_dim) { return EXACT || j * 16 < head_dim; }
 
 // One value of a register vector for all lanes; `lane` is a constant after unrolling.
-inline f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
+NS_INLINE f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
 } // namespace
 
 // Partial attention of one (row, head, piece): scores s_t = scale q . k_t for the piece's cells t <= position,
 // partial = [sum_t e^(s_t - m) v_t (head_dim), m, sum_t e^(s_t - m)]. Layout [row][head][n_splits][head_dim + 2].
 // One sub-group each, groups = rows * n_heads * n_splits; pieces past the row's last do nothing.
 template <i32 NJ, bool EXACT, class KV>
-inline void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv, i32 head_dim,
+NS_INLINE void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv, i32 head_dim,
                        i64 layer_offset, i32 capacity, f32 scale, i32 n_splits) {
   const Item it = item();
   const auto sg = it.get_sub_group();
@@ -63,23 +63,19 @@ inline void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *pa
     l = l * shrink + p; // per lane; summed over the lanes at the end
 #pragma unroll
     for (i32 j = 0; j < NJ; j++) acc[j] *= shrink;
+    // cells past the end have weight 0 and are read from the last one: what is stored behind it may be NaN
     const KV *v = values + (i64)block * head_dim + lane;
-    if (EXACT && block + BLOCK <= last) {
+    const i32 most = last - block - 1;
+    f32 weight[BLOCK];
 #pragma unroll
-      for (i32 t = 0; t < BLOCK; t++) {
-        const f32 pt = pick(sg, p, t);
+    for (i32 t = 0; t < BLOCK; t++) weight[t] = pick(sg, p, t);
 #pragma unroll
-        for (i32 j = 0; j < NJ; j++)
-          if (has<NJ, EXACT>(j, head_dim)) acc[j] = sycl::fma(pt, (f32)v[(i64)t * head_dim + j * 16], acc[j]);
+    for (i32 j = 0; j < NJ; j++)
+      if (has<NJ, EXACT>(j, head_dim)) {
+#pragma unroll
+        for (i32 t = 0; t < BLOCK; t++)
+          acc[j] = sycl::fma(weight[t], (f32)v[(i64)least(t, most) * head_dim + j * 16], acc[j]);
       }
-    } else {
-      for (i32 t = 0; t < last - block; t++) {
-        const f32 pt = pick(sg, p, t);
-#pragma unroll
-        for (i32 j = 0; j < NJ; j++)
-          if (has<NJ, EXACT>(j, head_dim)) acc[j] = sycl::fma(pt, (f32)v[(i64)t * head_dim + j * 16], acc[j]);
-      }
-    }
   }
   l = sycl::reduce_over_group(sg, l, sycl::plus<f32>());
   f32 *out = partial + (((i64)row * n_heads + head) * n_splits + split) * (head_dim + 2);
@@ -138,7 +134,7 @@ NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act
 // groups = ceil(n_rows / NS_SG) * n_heads; local memory (2 head_dim + 32) * NS_SG floats.
 // On the CPU give it the float32 form of a half cache (expand_kv): converting single values is slow there.
 template <class KV>
-inline void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
+NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
                         i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, f32 *local) {
   constexpr i32 STEP = 32, KEYS = 8, COLUMNS = 8;
   const Item it = item();

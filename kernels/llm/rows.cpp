@@ -6,7 +6,7 @@ using namespace ns;
 
 namespace {
 // Scale of a norm: 1 / sqrt(mean(x^2) + eps), the sum in a fixed order: lane l adds x[l], x[l + N], ... with N work-items.
-inline f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
+NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id(), group = sg.get_group_linear_id(), groups = sg.get_group_linear_range();
   f32 sum = 0;
@@ -21,7 +21,7 @@ inline f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   return 1.0f / sycl::sqrt(sum / (f32)dim + eps);
 }
 
-inline f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
+NS_INLINE f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
 } // namespace
 
 // out = x / sqrt(mean(x^2) + eps) * w, one work-group a row, at most 16 sub-groups.
@@ -86,7 +86,7 @@ NS_KERNEL void swiglu(const f32 *gate_up, f32 *out, i32 n_ff, i32 ldx, i32 ldo) 
 // qkv: rows of n_heads + 2 n_kv heads. One sub-group a head and row: groups = rows, sub-groups loop over the heads.
 // Cache of a layer: keys [n_kv][capacity / 16][head_dim][16], then values [n_kv][capacity][head_dim] (see attention.cpp).
 template <bool NEOX, class KV>
-inline void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv_freq, i32 ld, i32 n_heads, i32 n_kv, i32 head_dim,
+NS_INLINE void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv_freq, i32 ld, i32 n_heads, i32 n_kv, i32 head_dim,
                        i32 rot_dim, i64 layer_offset, i32 capacity, f32 attn_factor) {
   const Item it = item();
   const auto sg = it.get_sub_group();

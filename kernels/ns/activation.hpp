@@ -25,7 +25,7 @@ constexpr long act_stride_gpu(long cols) { return (act_lo(cols) + act_blocks(col
 namespace ns {
 // Fills in everything behind x for the blocks first, first + step, ...: one block by one sub-group, NS_SG lanes of 32 values.
 // `value(i)` gives x[i] for i < cols; x itself is written too.
-template <class F> inline void finish_act_blocks(u8 *row, i32 cols, i32 first, i32 step, sycl::sub_group sg, F value) {
+template <class F> NS_INLINE void finish_act_blocks(u8 *row, i32 cols, i32 first, i32 step, sycl::sub_group sg, F value) {
   static_assert(NS_SG == 16 || NS_SG == 32, "a block of 32 values is one or two steps of a sub-group");
   const i32 lane = sg.get_local_linear_id();
   const i32 nb = act_blocks(cols);

@@ -21,7 +21,7 @@ struct Turn {
 // cos and sin of position * inv_freq, 0 <= position < 2^24. The product in float32 alone would lose the low bits of large angles;
 // here the angle is reduced exactly: p = hi + lo is the product as an unevaluated sum, k the nearest multiple of pi/2, which is
 // subtracted in four parts of pi/2 (each but the last with at most 24 - 17 significant bits to spare, so k * part is exact).
-inline Turn turn(i32 position, f32 inv_freq) {
+NS_INLINE Turn turn(i32 position, f32 inv_freq) {
   const f32 p = (f32)position;
   const f32 hi = p * inv_freq, lo = sycl::fma(p, inv_freq, -hi);
   const f32 k = sycl::rint(hi * 0.636619772f);

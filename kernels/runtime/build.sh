@@ -9,8 +9,8 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=$(cd "$1" && pwd); mkdir -p "$2/.objects"; out=$(cd "$2" && pwd); what=${3:-all}
 objects=$out/.objects
-flags="-std=c++20 -O2 -g0 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -Wall -Wextra -I$here -isystem $prefix/include -isystem $prefix/include/sycl -ffile-prefix-map=$here=. -DCL_TARGET_OPENCL_VERSION=300 -DMKL_ILP64"
-link="-shared -Wl,-z,defs -Wl,-z,now -Wl,--as-needed -Wl,--enable-new-dtags -Wl,--version-script=$here/libns_sycl.map -L$prefix/lib -L$out"
+flags="-std=c++20 -O2 -g0 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -Wall -Wextra -I$here -isystem $prefix/include -isystem $prefix/include/sycl -ffile-prefix-map=$here=. -DCL_TARGET_OPENCL_VERSION=300"
+link="-shared -Wl,-z,defs -Wl,-z,now -Wl,--as-needed -Wl,--enable-new-dtags -Wl,--version-script=$here/libns_sycl.map -L$prefix/lib -L$out -Wl,-rpath-link,$prefix/lib:$out"
 
 # stale FILE.cpp: is the object missing or older than the source or a header?
 stale() {
@@ -34,9 +34,9 @@ library() {
 
 library libns_sycl.so 'device.cpp memory.cpp queue.cpp graph.cpp reflection.cpp module.cpp program.cpp cache.cpp guard.cpp' -Wl,-rpath,'$ORIGIN/oneapi/lib' -l:libsycl.so.9 -ldl
 if [ "$what" = all ] || [ "$what" = mkl ]; then
-  library libns_mkl.so mkl.cpp -Wl,-rpath,'$ORIGIN:$ORIGIN/oneapi/lib' -l:libns_sycl.so -l:libsycl.so.9 -l:libmkl_sycl_blas.so.6 -Wl,--no-as-needed -l:libmkl_intel_ilp64.so.3 -l:libmkl_tbb_thread.so.3 -l:libmkl_core.so.3
+  library libns_mkl.so mkl.cpp -Wl,-rpath,'$ORIGIN:$ORIGIN/oneapi/lib' -l:libns_sycl.so -l:libsycl.so.9 -l:libmkl_sycl_blas.so.6 -Wl,--no-as-needed -l:libmkl_intel_ilp64.so.3 -l:libmkl_tbb_thread.so.3 -l:libmkl_core.so.3 -l:libtbb.so.12
 fi
 if [ "$what" = all ] || [ "$what" = dnn ]; then
-  library libns_dnn.so dnn.cpp -Wl,-rpath,'$ORIGIN:$ORIGIN/oneapi/lib' -l:libns_sycl.so -l:libsycl.so.9 -l:libdnnl.so.3
+  library libns_dnn.so dnn.cpp -Wl,-rpath,'$ORIGIN:$ORIGIN/oneapi/lib' -l:libns_sycl.so -l:libsycl.so.9 -l:libdnnl.so.3 -Wl,--no-as-needed -l:libtbb.so.12 -l:libsvml.so -l:libimf.so -l:libintlc.so.5
 fi
 cp "$here/ns.h" "$out/ns.h"

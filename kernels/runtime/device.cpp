@@ -9,7 +9,6 @@
 #include <cstring>
 #include <fstream>
 
-#include <cpuid.h>
 #include <dlfcn.h>
 #include <link.h>
 
@@ -29,15 +28,6 @@ std::string folder_of_libsycl() {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-/// AMD processors get MKL's AVX-512 kernels only when told so.
-bool amd_with_avx512() {
-  unsigned a, b, c, d;
-  if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
-  char vendor[13] = {};
-  std::memcpy(vendor, &b, 4), std::memcpy(vendor + 4, &d, 4), std::memcpy(vendor + 8, &c, 4);
-  return std::strcmp(vendor, "AuthenticAMD") == 0 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-}
-
 /// Runs when the library is opened: nothing of SYCL has looked at the environment yet. A value of the user always wins.
 __attribute__((constructor)) void prepare_environment() {
   setenv("SYCL_CACHE_PERSISTENT", "0", 0);
@@ -47,8 +37,6 @@ __attribute__((constructor)) void prepare_environment() {
     std::string folder = folder_of_libsycl();
     if (!folder.empty()) setenv("OCL_ICD_FILENAMES", (folder + "/libintelocl.so").c_str(), 0);
   }
-  __builtin_cpu_init();
-  if (amd_with_avx512()) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512", 0);
 }
 
 void put(char *to, size_t capacity, const std::string &text) {

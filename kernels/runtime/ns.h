@@ -15,7 +15,7 @@
  * NS_PROFILE=1 time every kernel; NS_GUARD=off|auto|always aliasing check of big allocations (auto: Level Zero GPUs; off on a pretended card that executes
  * nothing), NS_GUARD_INJECT=N lets the first N checks of each block fail (tests).
  * The library sets, where the user has not: OCL_ICD_FILENAMES (the CPU device of the runtime it was linked to), SYCL_CACHE_PERSISTENT=0,
- * UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, ZES_ENABLE_SYSMAN=1, and on AMD CPUs with AVX-512 MKL_ENABLE_INSTRUCTIONS=AVX512.
+ * UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, ZES_ENABLE_SYSMAN=1.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef NS_H
@@ -222,8 +222,8 @@ NS_API ns_status ns_mkl_gemm_batch_f16_f32(ns_queue *queue, int64_t m, int64_t n
 
 /* ---------------------------------------------------------------- libns_dnn (optional, opened at run time) */
 typedef enum ns_type { NS_F32 = 0, NS_F16 = 1, NS_BF16 = 2, NS_S8 = 3, NS_S32 = 4 } ns_type;
-/* y = x w^T as above (beta 0) with oneDNN. xw is the type of x and w, y the type of y. NS_ERROR_UNSUPPORTED when this device has no implementation. */
-NS_API ns_status ns_dnn_matmul(ns_queue *queue, ns_type xw, ns_type y_type, int64_t m, int64_t n, int64_t k, const void *x, int64_t ldx, const void *w, int64_t ldw, void *y, int64_t ldy);
+/* y = x w^T + beta y as above, with oneDNN. xw is the type of x and w, y the type of y. NS_ERROR_UNSUPPORTED when this device has no implementation. */
+NS_API ns_status ns_dnn_matmul(ns_queue *queue, ns_type xw, ns_type y_type, int64_t m, int64_t n, int64_t k, const void *x, int64_t ldx, const void *w, int64_t ldw, void *y, int64_t ldy, float beta);
 /* Drops the implementations kept for this context (they are built once per shape); call before the context goes. */
 NS_API void ns_dnn_forget(ns_context *context);
 

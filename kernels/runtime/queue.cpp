@@ -1,7 +1,7 @@
 // Queues, copies and launches.
 // SPDX-License-Identifier: MIT
 #include "queue.hpp"
-#include "level_zero.hpp"
+#include "side.hpp"
 
 #include <cstring>
 
@@ -300,5 +300,17 @@ ns_status ns_launch(ns_queue *q, ns_kernel *k, const size_t global[3], const siz
     }
   });
 }
+
+ns_status ns_side_submit(ns_queue *q, const char *name, const void *const *operands, const uint64_t *bytes, size_t count, const std::function<sycl::event(sycl::queue &)> *run) {
+  return guarded(name, [&] {
+    if (!q) fail(NS_ERROR_ARGUMENT, std::string(name) + ": null queue");
+    if (q->copies_only) fail(NS_ERROR_ARGUMENT, std::string(name) + ": this queue is for copies only");
+    std::set<uint64_t> blocks;
+    for (size_t i = 0; i < count; i++) blocks.insert(q->context->find(operands[i], bytes[i], [&] { return std::string(name) + ": operand " + std::to_string(i); }).id);
+    submit(q, name, blocks, nullptr, *run);
+  });
+}
+
+ns_status ns_side_fail(ns_status code, const char *text) { return remember(code, text); }
 
 } // extern "C"

@@ -144,6 +144,10 @@ unsafe impl Sync for Context {}
 impl Drop for Context {
     fn drop(&mut self) {
         if let Ok(core) = ffi::core() {
+            ffi::dnn_if_open(|dnn| {
+                // SAFETY: the handle is live; what oneDNN built for it is built again should it be opened again.
+                unsafe { (dnn.ns_dnn_forget)(self.handle) };
+            });
             // SAFETY: the handle is ours and is given back once.
             unsafe { (core.ns_context_release)(self.handle) };
         }

@@ -119,7 +119,7 @@ macro_rules! table {
                     let name = concat!(stringify!($field), "\0");
                     // SAFETY: the symbol has this type in ns.h; the library is never closed.
                     let symbol = unsafe { library.get::<unsafe extern "C" fn($($arg),*) $(-> $ret)?>(name.as_bytes()) };
-                    *symbol.map_err(|e| Error::new(ErrorKind::Library, format!("{}: {e}", path.display())))?
+                    *symbol.map_err(|e| Error::new(ErrorKind::Library, format!("{}: {}", path.display(), cause(&e))))?
                 },)* })
             }
         }
@@ -223,9 +223,14 @@ pub(crate) struct Mkl {
 table! {
     /// `libns_dnn.so`.
     Dnn {
-        ns_dnn_matmul: fn(Handle, c_int, c_int, i64, i64, i64, *const c_void, i64, *const c_void, i64, *mut c_void, i64) -> c_int;
+        ns_dnn_matmul: fn(Handle, c_int, c_int, i64, i64, i64, *const c_void, i64, *const c_void, i64, *mut c_void, i64, f32) -> c_int;
         ns_dnn_forget: fn(Handle);
     }
+}
+
+/// The loader's own words: they are the source of the error, whose text says only what was tried.
+fn cause(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// Opens a library for the rest of the program's life.
@@ -237,7 +242,7 @@ fn open(path: &Path, flags: c_int) -> Result<Library> {
         } else {
             " (NS_LIB names the folder of the libns_ libraries, NS_ONEAPI the oneAPI runtime)"
         };
-        Error::new(ErrorKind::Library, format!("cannot open {}: {e}{hint}", path.display()))
+        Error::new(ErrorKind::Library, format!("cannot open {}: {}{hint}", path.display(), cause(&e)))
     })
 }
 
@@ -288,8 +293,8 @@ fn load_mkl() -> Result<Mkl> {
         &[
             "libtbb.so.12",
             "libmkl_core.so.3",
-            "libmkl_intel_ilp64.so.3",
             "libmkl_tbb_thread.so.3",
+            "libmkl_intel_ilp64.so.3",
             "libmkl_sycl_blas.so.6",
         ],
     )?;
@@ -299,13 +304,13 @@ fn load_mkl() -> Result<Mkl> {
         // SAFETY: the symbol has this type in ns.h; the library is never closed.
         unsafe { library.get::<Gemm>(name.as_bytes()) }
             .map(|s| *s)
-            .map_err(|e| Error::new(ErrorKind::Library, format!("{}: {e}", path.display())))
+            .map_err(|e| Error::new(ErrorKind::Library, format!("{}: {}", path.display(), cause(&e))))
     };
     let batch = |name: &str| -> Result<GemmBatch> {
         // SAFETY: as above.
         unsafe { library.get::<GemmBatch>(name.as_bytes()) }
             .map(|s| *s)
-            .map_err(|e| Error::new(ErrorKind::Library, format!("{}: {e}", path.display())))
+            .map_err(|e| Error::new(ErrorKind::Library, format!("{}: {}", path.display(), cause(&e))))
     };
     let mkl = Mkl {
         f32: plain("ns_mkl_gemm_f32")?,
@@ -327,7 +332,7 @@ pub(crate) fn mkl() -> Result<&'static Mkl> {
 fn load_dnn() -> Result<Dnn> {
     core()?;
     let locations = Locations::discover();
-    preload(&locations, &["libtbb.so.12", "libdnnl.so.3"])?;
+    preload(&locations, &["libtbb.so.12", "libintlc.so.5", "libimf.so", "libsvml.so", "libdnnl.so.3"])?;
     let path = locations.lib.join("libns_dnn.so");
     let library = open(&path, RTLD_NOW | RTLD_LOCAL)?;
     // SAFETY: the library is libns_dnn of the same build (it links the libns_sycl that was checked).
@@ -336,10 +341,18 @@ fn load_dnn() -> Result<Dnn> {
     Ok(dnn)
 }
 
+static DNN: OnceLock<Result<Dnn>> = OnceLock::new();
+
 /// oneDNN's products, opened at the first call.
 pub(crate) fn dnn() -> Result<&'static Dnn> {
-    static DNN: OnceLock<Result<Dnn>> = OnceLock::new();
     DNN.get_or_init(load_dnn).as_ref().map_err(Clone::clone)
+}
+
+/// Does something with oneDNN where it was opened.
+pub(crate) fn dnn_if_open(f: impl FnOnce(&Dnn)) {
+    if let Some(Ok(dnn)) = DNN.get() {
+        f(dnn);
+    }
 }
 
 /// A status of the library as a result, with the text of this thread's last error.

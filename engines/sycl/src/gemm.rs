@@ -1,6 +1,6 @@
 //! Matrix products of oneMKL and oneDNN.
 
-use crate::device::Device;
+use crate::device::{Device, DeviceClass};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, check};
 use crate::memory::Buffer;
@@ -66,23 +66,66 @@ fn operand(
     within(&op.0.0, op.1, bytes, &format!("operand {what} of a product"))
 }
 
-/// oneMKL's matrix products on a device. The first product of a shape can take a while.
+/// The libraries that have matrix products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GemmLibrary {
+    /// oneMKL: every device and type.
+    OneMkl,
+    /// oneDNN: float products only; on processors with AVX-512 it is the faster one.
+    OneDnn,
+}
+
+/// Matrix products on a device. The first product of a shape can take a while.
 #[derive(Clone)]
 pub struct Gemm {
     device: Device,
+    library: GemmLibrary,
+}
+
+/// Is a library switched off (a pretended card cannot run their kernels)?
+fn switched_off(setting: &str, name: &str) -> Result<()> {
+    if std::env::var_os(setting).is_some_and(|v| v == "0") {
+        return Err(Error::new(ErrorKind::Unsupported, format!("{name} is switched off by {setting}=0")));
+    }
+    Ok(())
 }
 
 impl Gemm {
-    /// Opens oneMKL.
+    /// Opens the library that suits the device: oneDNN on the CPU device where it is installed, else oneMKL.
     ///
     /// # Errors
-    /// The library is not installed, or `NS_MKL=0` switched it off (a pretended card cannot run its kernels).
+    /// Neither is installed, or both are switched off by `NS_DNN=0` and `NS_MKL=0`.
     pub fn open(device: &Device) -> Result<Self> {
-        if std::env::var_os("NS_MKL").is_some_and(|v| v == "0") {
-            return Err(Error::new(ErrorKind::Unsupported, "oneMKL is switched off by NS_MKL=0"));
+        if device.class() == DeviceClass::Cpu
+            && let Ok(gemm) = Self::open_with(device, GemmLibrary::OneDnn)
+        {
+            return Ok(gemm);
         }
-        ffi::mkl()?;
-        Ok(Self { device: device.clone() })
+        Self::open_with(device, GemmLibrary::OneMkl)
+    }
+
+    /// Opens one library.
+    ///
+    /// # Errors
+    /// It is not installed, or switched off.
+    pub fn open_with(device: &Device, library: GemmLibrary) -> Result<Self> {
+        match library {
+            GemmLibrary::OneMkl => {
+                switched_off("NS_MKL", "oneMKL")?;
+                ffi::mkl()?;
+            }
+            GemmLibrary::OneDnn => {
+                switched_off("NS_DNN", "oneDNN")?;
+                ffi::dnn()?;
+            }
+        }
+        Ok(Self { device: device.clone(), library })
+    }
+
+    /// The library that does float products.
+    #[must_use]
+    pub fn library(&self) -> GemmLibrary {
+        self.library
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -145,6 +188,11 @@ impl Gemm {
         ldy: usize,
         beta: f32,
     ) -> Result<()> {
+        if self.library == GemmLibrary::OneDnn {
+            let types = (ElementType::F32, ElementType::F32);
+            self.same_device(queue)?;
+            return matmul(queue, types, m, n, k, x, ldx, w, ldw, y, ldy, beta);
+        }
         let shape = Shape { m, n, k };
         self.run(ffi::mkl()?.f32, queue, shape, (x, ldx), (w, ldw), (y, ldy), (4, 4), beta)
     }
@@ -325,7 +373,50 @@ impl ElementType {
     }
 }
 
-/// oneDNN's matrix product on a device; builds one implementation a shape and keeps it.
+/// oneDNN's product; the bounds of every operand are checked here.
+#[allow(clippy::too_many_arguments, clippy::many_single_char_names)]
+fn matmul(
+    queue: &Queue,
+    (input, output): (ElementType, ElementType),
+    m: usize,
+    n: usize,
+    k: usize,
+    x: Operand<'_>,
+    ldx: usize,
+    w: Operand<'_>,
+    ldw: usize,
+    y: Operand<'_>,
+    ldy: usize,
+    beta: f32,
+) -> Result<()> {
+    if m == 0 || n == 0 || k == 0 {
+        return Ok(());
+    }
+    let px = operand("x", x, (m, k, ldx), (1, 0), input.bytes())?;
+    let pw = operand("w", w, (n, k, ldw), (1, 0), input.bytes())?;
+    let py = operand("y", y, (m, n, ldy), (1, 0), output.bytes())?;
+    // SAFETY: every operand lies inside its live block; the queue orders the product like a kernel.
+    let status = unsafe {
+        (ffi::dnn()?.ns_dnn_matmul)(
+            queue.handle(),
+            input.code(),
+            output.code(),
+            size(m)?,
+            size(n)?,
+            size(k)?,
+            px,
+            size(ldx)?,
+            pw,
+            size(ldw)?,
+            py,
+            size(ldy)?,
+            beta,
+        )
+    };
+    check(ffi::core()?, status)
+}
+
+/// oneDNN's matrix product on a device for any pair of element types it has; builds one implementation a shape and keeps it.
 pub struct Matmul {
     device: Device,
 }
@@ -336,14 +427,12 @@ impl Matmul {
     /// # Errors
     /// The library is not installed, or `NS_DNN=0` switched it off.
     pub fn open(device: &Device) -> Result<Self> {
-        if std::env::var_os("NS_DNN").is_some_and(|v| v == "0") {
-            return Err(Error::new(ErrorKind::Unsupported, "oneDNN is switched off by NS_DNN=0"));
-        }
+        switched_off("NS_DNN", "oneDNN")?;
         ffi::dnn()?;
         Ok(Self { device: device.clone() })
     }
 
-    /// `y = x w^T`: x and w of one type, y of another.
+    /// `y = x w^T + beta y`: x and w of one type, y of another.
     ///
     /// # Errors
     /// An operand is out of bounds, or this device has no implementation for the types ([`Error::is_unsupported`]).
@@ -351,7 +440,7 @@ impl Matmul {
     pub fn run(
         &self,
         queue: &Queue,
-        (input, output): (ElementType, ElementType),
+        types: (ElementType, ElementType),
         m: usize,
         n: usize,
         k: usize,
@@ -361,6 +450,7 @@ impl Matmul {
         ldw: usize,
         y: Operand<'_>,
         ldy: usize,
+        beta: f32,
     ) -> Result<()> {
         if queue.device().handle() != self.device.handle() {
             return Err(Error::new(
@@ -368,38 +458,6 @@ impl Matmul {
                 "products opened for one device were given a queue of another",
             ));
         }
-        if m == 0 || n == 0 || k == 0 {
-            return Ok(());
-        }
-        let px = operand("x", x, (m, k, ldx), (1, 0), input.bytes())?;
-        let pw = operand("w", w, (n, k, ldw), (1, 0), input.bytes())?;
-        let py = operand("y", y, (m, n, ldy), (1, 0), output.bytes())?;
-        // SAFETY: every operand lies inside its live block.
-        let status = unsafe {
-            (ffi::dnn()?.ns_dnn_matmul)(
-                queue.handle(),
-                input.code(),
-                output.code(),
-                size(m)?,
-                size(n)?,
-                size(k)?,
-                px,
-                size(ldx)?,
-                pw,
-                size(ldw)?,
-                py,
-                size(ldy)?,
-            )
-        };
-        check(ffi::core()?, status)
-    }
-}
-
-impl Drop for Matmul {
-    fn drop(&mut self) {
-        if let Ok(dnn) = ffi::dnn() {
-            // SAFETY: the context is live.
-            unsafe { (dnn.ns_dnn_forget)(self.device.handle()) };
-        }
+        matmul(queue, types, m, n, k, x, ldx, w, ldw, y, ldy, beta)
     }
 }

@@ -31,7 +31,7 @@ mod queue;
 
 pub use device::{Device, DeviceClass, DeviceInfo, KernelTime, devices};
 pub use error::{Error, ErrorKind, Result};
-pub use gemm::{Batch, ElementType, Gemm, Matmul, Operand};
+pub use gemm::{Batch, ElementType, Gemm, GemmLibrary, Matmul, Operand};
 pub use locations::Locations;
 pub use memory::{Buffer, HostBuffer, Memory};
 pub use module::{Kernel, Module};

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Builds and runs nextsycl from a fresh clone: ./build.sh help
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+build=$here/build
+dist=$here/dist
+target=${CARGO_TARGET_DIR:-$here/target}
+jobs=${JOBS:-2}
+lock_file=${NS_WHEELS_LOCK:-$here/pkgs/oneapi/wheels.lock.json}
+# What a build depends on: nothing of it newer than the stamp means that there is nothing to do.
+inputs=(build.sh Cargo.toml Cargo.lock pkgs/oneapi pkgs/debian kernels engines tools tests/tiny)
+
+usage() {
+  cat << 'TEXT'
+./build.sh run "PROMPT"    build what is missing, then answer PROMPT with the default model
+./build.sh run             the same, as a chat in the terminal
+./build.sh build           build only: everything ends up in dist/, a folder that can be moved
+./build.sh test            build, then run every test; the last line is a count
+./build.sh clean           remove what was built and fetched (build/, dist/, target/)
+./build.sh help            this text
+
+Needs: x86-64 Linux, g++ 12 or newer, Rust (cargo), python3 with pip (only to fetch and unpack), 5 GB of disk, and the
+network once. More arguments of `run` go to nextsycl-llm run: ./build.sh run --max-tokens 50 "PROMPT".
+
+JOBS=N                 compilers at a time (2)
+NS_WHEELS_LOCK=FILE    another list of wheels than pkgs/oneapi/wheels.lock.json
+CARGO_TARGET_DIR=DIR   another folder than target/ for cargo
+TEXT
+}
+
+fail() { echo "build.sh: $*" >&2; exit 1; }
+say() { echo "== $*" >&2; }
+
+# The tools of the machine; one line for each that is missing.
+preflight() {
+  local missing=0 cxx=${CXX:-g++}
+  need() {
+    command -v "$1" > /dev/null 2>&1 && return
+    echo "build.sh: $2 is missing: install $3" >&2
+    missing=1
+  }
+  [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || fail "this machine is $(uname -s) on $(uname -m); nextsycl needs Linux on x86-64"
+  need "$cxx" "the C++ compiler ($cxx)" "the package g++"
+  need cargo "the Rust compiler (cargo)" "Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer from rustup"
+  need python3 "python3" "the packages python3 and python3-pip"
+  [ $missing = 0 ] || exit 1
+  local version
+  version=$("$cxx" -dumpversion 2> /dev/null) || fail "the C++ compiler ($cxx) does not run"
+  [ "${version%%.*}" -ge 12 ] || fail "$cxx is of version $version: install g++ 12 or newer, or name one with CXX="
+  python3 -m pip --version > /dev/null 2>&1 || fail "pip is missing for python3: install the package python3-pip"
+}
+
+up_to_date() {
+  [ -e "$build/stamp" ] && [ -x "$dist/bin/nextsycl-llm" ] && [ -x "$dist/bin/nextsycl" ] || return 1
+  [ "$(< "$build/stamp")" = "$lock_file" ] && [ ! "$lock_file" -nt "$build/stamp" ] || return 1
+  [ -z "$(find "${inputs[@]}" -newer "$build/stamp" -print -quit 2>&1)" ]
+}
+
+# One build at a time; a second one waits.
+take_lock() {
+  mkdir -p "$build"
+  exec 8> "$build/lock"
+  if ! flock -n 8; then
+    say "another build.sh is at work here: waiting for it"
+    flock 8
+  fi
+}
+
+# link FROM TO: TO becomes the same file as FROM (a hard link, a copy across file systems). Symbolic links stay links.
+link() { cp -alT "$1" "$2" 2> /dev/null || cp -aT "$1" "$2"; }
+
+# The movable folder, put together beside the old one and swapped in.
+assemble() {
+  local fresh=$build/dist.tmp kept
+  rm -rf "$fresh"
+  mkdir -p "$fresh/bin" "$fresh/lib/nextsycl/oneapi/lib" "$fresh/share/nextsycl/models" "$fresh/include"
+  for program in nextsycl nextsycl-llm; do link "$target/release/$program" "$fresh/bin/$program"; done
+  for library in "$build"/lib/*.so; do link "$library" "$fresh/lib/nextsycl/${library##*/}"; done
+  link "$build/kernels" "$fresh/lib/nextsycl/kernels"
+  rm -rf "$fresh/lib/nextsycl/kernels/.work"
+  for file in "$build"/oneapi/lib/*; do
+    case ${file##*/} in clang | dpcpp-* | libsycl-jit* | libirc.so | libintlc.so) ;; *) link "$file" "$fresh/lib/nextsycl/oneapi/lib/${file##*/}" ;; esac
+  done
+  link "$build/oneapi/licensing" "$fresh/lib/nextsycl/oneapi/licensing"
+  for model in "$build"/model/*.gguf; do link "$model" "$fresh/share/nextsycl/models/${model##*/}"; done
+  link "$build/model/licensing" "$fresh/share/nextsycl/models/licensing"
+  for header in "$build"/include/*.h; do link "$header" "$fresh/include/${header##*/}"; done
+  link "$here/LICENSE" "$fresh/LICENSE"
+  kept=$build/dist.old
+  rm -rf "$kept"
+  [ ! -e "$dist" ] || mv "$dist" "$kept"
+  mv "$fresh" "$dist"
+  rm -rf "$kept"
+}
+
+build_all() {
+  up_to_date && return
+  preflight
+  take_lock
+  up_to_date && return
+  # The stamp gets the time at which the build began, so that a file changed meanwhile counts as new.
+  rm -f "$build/stamp"
+  echo "$lock_file" > "$build/began"
+  python3 pkgs/oneapi/fetch.py "$lock_file" "$build"
+  say "kernel compiler"
+  kernels/compiler/build.sh "$build/oneapi" "$build/nskc"
+  say "kernels"
+  kernels/build.sh "$build"
+  say "runtime libraries"
+  JOBS=$jobs kernels/runtime/build.sh "$build/oneapi" "$build/runtime"
+  mkdir -p "$build/lib" "$build/include"
+  for library in "$build"/runtime/*.so "$build"/launchers/*.so; do ln -f "$library" "$build/lib/"; done
+  for header in "$build"/runtime/*.h "$build"/launchers/*.h; do ln -f "$header" "$build/include/"; done
+  say "programs"
+  cargo build --release --locked -j "$jobs" -p nextsycl -p nextsycl-llm -p ns-tiny ||
+    fail "cargo could not build the programs; its messages are above"
+  assemble
+  mv "$build/began" "$build/stamp"
+  exec 8>&-
+}
+
+cd "$here"
+command=${1:-help}
+[ $# = 0 ] || shift
+case $command in
+  run)
+    build_all
+    exec "$dist/bin/nextsycl-llm" run "$@"
+    ;;
+  build)
+    [ $# = 0 ] || fail "build takes no arguments: ./build.sh help"
+    build_all
+    say "ready: $dist/bin/nextsycl-llm"
+    ;;
+  test)
+    build_all
+    exec tests/run.sh "$@"
+    ;;
+  clean)
+    take_lock
+    rm -rf "$dist" "$target"
+    find "$build" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf {} +
+    ;;
+  help | -h | --help) usage ;;
+  *)
+    usage >&2
+    exit 2
+    ;;
+esac

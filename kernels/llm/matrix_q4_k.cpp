@@ -1,0 +1,6 @@
+// Matrices of format Q4_K: packing, expansion, embedding rows and products with 1 to 8 activation rows.
+#include "ns/kernel.hpp"
+#define NS_FORMAT FormatQ4_K
+#define NS_NAME(x) x##_q4_k
+#define NS_NAME2(x, y) x##_q4_k_##y
+#include "ns/matrix_kernels.hpp"

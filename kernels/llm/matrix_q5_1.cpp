@@ -1,0 +1,6 @@
+// Matrices of format Q5_1: packing, expansion, embedding rows and products with 1 to 8 activation rows.
+#include "ns/kernel.hpp"
+#define NS_FORMAT FormatQ5_1
+#define NS_NAME(x) x##_q5_1
+#define NS_NAME2(x, y) x##_q5_1_##y
+#include "ns/matrix_kernels.hpp"

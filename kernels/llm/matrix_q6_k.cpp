@@ -1,0 +1,6 @@
+// Matrices of format Q6_K: packing, expansion, embedding rows and products with 1 to 8 activation rows.
+#include "ns/kernel.hpp"
+#define NS_FORMAT FormatQ6_K
+#define NS_NAME(x) x##_q6_k
+#define NS_NAME2(x, y) x##_q6_k_##y
+#include "ns/matrix_kernels.hpp"

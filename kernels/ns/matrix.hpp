@@ -1,0 +1,250 @@
+// Block formats of matrices and their two layouts on a device.
+//
+// A GGUF row is a run of blocks (formats: the files' own definition, ggml-common.h; fields as byte offsets). Every format is read as
+// parts of PART values, value = d q + o:
+//
+//   format  block  bytes  PART  q                       d              o
+//   F32 ..     32    128    32  the value itself        1              0         (F16, BF16: 64 bytes)
+//   Q8_0       32     34    32  int8                    d              0
+//   Q4_0       32     18    32  nibble                  d              -8 d
+//   Q4_1       32     20    32  nibble                  d              m
+//   Q5_0       32     22    32  nibble + 16 bit         d              -16 d
+//   Q5_1       32     24    32  nibble + 16 bit         d              m
+//   Q4_K      256    144    32  nibble                  d sc           -dmin mn
+//   Q6_K      256    210    16  6 bits - 32             d sc           0
+//
+// Rows of float formats are padded to whole blocks of 32 with zeros.
+//
+// cpu layout: 16 rows together, [rows / 16][blocks][field][16 rows]: a lane is a row, and a vector of bytes is one value of 16 rows.
+// Missing rows of the last group are zero.
+// gpu layout: one plane a field, [rows][blocks][bytes of the field], each plane on a 256-byte boundary, so that 16 bytes of quants
+// are one aligned load. Q4_K keeps its blocks of 144 bytes: they are aligned as they are.
+#pragma once
+#include "half.hpp"
+#include "kernel.hpp"
+
+namespace ns {
+constexpr i64 round_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
+
+// Fields of a block: offset and bytes in the file.
+struct Field {
+  i32 offset, bytes;
+};
+
+// ---------------------------------------------------------------- formats
+// Each has: BLOCK values and BYTES of a file block, PART, HAS_OFFSET, FIELDS (in file order of the layouts), and for the cpu layout
+// Part: what is needed of one part of 16 rows. `b` points at the block of the group plus the lane; field f of the block starts at
+// 16 * FIELDS[..].bytes before it (cpu_field).
+
+template <i32 N> struct Fields {
+  Field f[N];
+  static constexpr i32 n = N;
+};
+
+struct FormatF32 {
+  static constexpr i32 BLOCK = 32, BYTES = 128, PART = 32;
+  static constexpr bool HAS_OFFSET = false, FLOAT = true;
+  using Value = f32;
+  static f32 value(Value v) { return v; }
+};
+struct FormatF16 {
+  static constexpr i32 BLOCK = 32, BYTES = 64, PART = 32;
+  static constexpr bool HAS_OFFSET = false, FLOAT = true;
+  using Value = f16;
+  static f32 value(Value v) { return (f32)v; }
+};
+struct FormatBF16 {
+  static constexpr i32 BLOCK = 32, BYTES = 64, PART = 32;
+  static constexpr bool HAS_OFFSET = false, FLOAT = true;
+  using Value = u16;
+  static f32 value(Value v) { return bf16_to_f32(v); }
+};
+
+struct FormatQ8_0 {
+  static constexpr i32 BLOCK = 32, BYTES = 34, PART = 32;
+  static constexpr bool HAS_OFFSET = false, FLOAT = false;
+  static constexpr Fields<2> FIELDS{{{0, 2}, {2, 32}}}; // d, q
+};
+// d [, m], q 16 bytes [, h 4 bytes]; SHIFT is what a symmetric format subtracts.
+template <bool M, bool H> struct FormatNibble32 {
+  static constexpr i32 BLOCK = 32, BYTES = 18 + 2 * M + 4 * H, PART = 32;
+  static constexpr bool HAS_OFFSET = true, FLOAT = false, HAS_M = M, HAS_H = H;
+  static constexpr i32 HEAD = 2 + 2 * M, SHIFT = M ? 0 : H ? 16 : 8;
+  static constexpr Fields<3> FIELDS{{{0, HEAD}, {HEAD + 4 * H, 16}, {HEAD, 4 * H}}}; // d m, q, h
+};
+using FormatQ4_0 = FormatNibble32<false, false>;
+using FormatQ4_1 = FormatNibble32<true, false>;
+using FormatQ5_0 = FormatNibble32<false, true>;
+using FormatQ5_1 = FormatNibble32<true, true>;
+struct FormatQ4_K {
+  static constexpr i32 BLOCK = 256, BYTES = 144, PART = 32;
+  static constexpr bool HAS_OFFSET = true, FLOAT = false;
+};
+struct FormatQ6_K {
+  static constexpr i32 BLOCK = 256, BYTES = 210, PART = 16;
+  static constexpr bool HAS_OFFSET = false, FLOAT = false;
+  static constexpr Fields<4> FIELDS{{{0, 128}, {128, 64}, {192, 16}, {208, 2}}}; // ql, qh, sc, d
+};
+
+// The 6-bit scale and minimum of group g of a Q4_K block, from its 12 bytes.
+NS_INLINE void k4_scale(const u8 *s, i32 g, i32 &scale, i32 &minimum) {
+  if (g < 4) {
+    scale = s[g] & 63, minimum = s[g + 4] & 63;
+  } else {
+    scale = (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
+    minimum = (s[g + 4] >> 4) | (s[g] >> 6) << 4;
+  }
+}
+
+// ---------------------------------------------------------------- cpu layout
+// Bytes of a block of one row in the cpu layout: those of the file, but Q4_K's scales are unpacked (12 -> 16 bytes).
+template <class F> constexpr i32 cpu_bytes() { return F::BYTES; }
+template <> constexpr i32 cpu_bytes<FormatQ4_K>() { return 148; }
+
+template <class F> constexpr i64 cpu_size(i64 rows, i64 cols) {
+  return round_up(rows, 16) * (round_up(cols, F::BLOCK) / F::BLOCK) * cpu_bytes<F>();
+}
+
+// One part of 16 rows: d, o and q(j) of the lane's row. `b` is the block's start in its group, p the part within the block.
+template <class F> struct CpuPart {
+  const typename F::Value *q_;
+  f32 d, o;
+  CpuPart(const u8 *b, i32 p, i32 lane) : q_((const typename F::Value *)b + lane), d(1), o(0) {}
+  f32 q(i32 j) const { return F::value(q_[16 * j]); }
+  template <class G> void each(G g) const {
+    repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
+  }
+};
+template <> struct CpuPart<FormatQ8_0> {
+  const i8 *q_;
+  f32 d, o;
+  CpuPart(const u8 *b, i32 p, i32 lane) : q_((const i8 *)b + 32 + lane), d(half_at(b + 2 * lane)), o(0) {}
+  f32 q(i32 j) const { return (f32)q_[16 * j]; }
+  template <class G> void each(G g) const {
+    repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
+  }
+};
+template <bool M, bool H> struct CpuPart<FormatNibble32<M, H>> {
+  using F = FormatNibble32<M, H>;
+  const u8 *q_, *h_;
+  f32 d, o;
+  CpuPart(const u8 *b, i32 p, i32 lane) : q_(b + 16 * F::HEAD + lane), h_(q_ + 256), d(half_at(b + 2 * lane)) {
+    if constexpr (M) o = half_at(b + 32 + 2 * lane);
+    else o = (f32)-F::SHIFT * d;
+  }
+  f32 q(i32 j) const {
+    i32 v = j < 16 ? q_[16 * j] & 15 : q_[16 * (j - 16)] >> 4;
+    if constexpr (H) v |= (h_[16 * (j / 8)] >> (j % 8) & 1) << 4;
+    return (f32)v;
+  }
+  template <class G> void each(G g) const {
+    repeat<16>([&](i32 j) __attribute__((always_inline)) {
+      const i32 v = q_[16 * j];
+      i32 low = v & 15, high = v >> 4;
+      if constexpr (H) {
+        low |= (h_[16 * (j / 8)] >> (j % 8) & 1) << 4;
+        high |= (h_[16 * (j / 8 + 2)] >> (j % 8) & 1) << 4;
+      }
+      g(j, (f32)low), g(j + 16, (f32)high);
+    });
+  }
+};
+template <> struct CpuPart<FormatQ4_K> { // d, dmin: half[16] each; scales u8 [8][16]; minima u8 [8][16]; q u8 [128][16]
+  const u8 *q_;
+  i32 high;
+  f32 d, o;
+  CpuPart(const u8 *b, i32 p, i32 lane) : q_(b + 320 + 512 * (p / 2) + lane), high(4 * (p % 2)) {
+    d = half_at(b + 2 * lane) * (f32)b[64 + 16 * p + lane];
+    o = -half_at(b + 32 + 2 * lane) * (f32)b[192 + 16 * p + lane];
+  }
+  f32 q(i32 j) const { return (f32)(q_[16 * j] >> high & 15); }
+  template <class G> void each(G g) const {
+    repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
+  }
+};
+template <> struct CpuPart<FormatQ6_K> { // ql u8 [128][16]; qh u8 [64][16]; scales i8 [16][16]; d half [16]
+  const u8 *l_, *h_;
+  i32 low_shift, high_shift;
+  f32 d, o;
+  CpuPart(const u8 *b, i32 p, i32 lane) {
+    // element i = 128 n + 32 j + l: p = i / 16 = 8 n + 2 j + l / 16
+    const i32 n = p / 8, j = p / 2 % 4, l0 = p % 2 * 16;
+    l_ = b + 16 * (64 * n + 32 * (j & 1) + l0) + lane, low_shift = 4 * (j >> 1);
+    h_ = b + 2048 + 16 * (32 * n + l0) + lane, high_shift = 2 * j;
+    d = half_at(b + 3328 + 2 * lane) * (f32)(i8)b[3072 + 16 * p + lane];
+    o = 0;
+  }
+  f32 q(i32 j) const {
+    return (f32)(((l_[16 * j] >> low_shift & 15) | (h_[16 * j] >> high_shift & 3) << 4) - 32);
+  }
+  template <class G> void each(G g) const {
+    repeat<16>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
+  }
+};
+
+// Bytes of a file block, one row of 16, put to their places in the group's block.
+template <class F> NS_INLINE void cpu_pack(const u8 *from, u8 *to, i32 lane) {
+  if constexpr (F::FLOAT) {
+    using V = typename F::Value;
+    for (i32 j = 0; j < 32; j++) ((V *)to)[16 * j + lane] = ((const V *)from)[j];
+  } else if constexpr (std::is_same_v<F, FormatQ4_K>) {
+    ((u16 *)to)[lane] = *(const u16 *)from, ((u16 *)to)[16 + lane] = *(const u16 *)(from + 2);
+    for (i32 g = 0; g < 8; g++) {
+      i32 scale, minimum;
+      k4_scale(from + 4, g, scale, minimum);
+      to[64 + 16 * g + lane] = (u8)scale, to[192 + 16 * g + lane] = (u8)minimum;
+    }
+    for (i32 j = 0; j < 128; j++) to[320 + 16 * j + lane] = from[16 + j];
+  } else if constexpr (std::is_same_v<F, FormatQ6_K>) {
+    for (i32 j = 0; j < 208; j++) to[16 * j + lane] = from[j];
+    ((u16 *)to)[1664 + lane] = *(const u16 *)(from + 208);
+  } else if constexpr (std::is_same_v<F, FormatQ8_0>) {
+    ((u16 *)to)[lane] = *(const u16 *)from;
+    for (i32 j = 0; j < 32; j++) to[32 + 16 * j + lane] = from[2 + j];
+  } else {
+    for (i32 k = 0; k < F::HEAD / 2; k++) ((u16 *)to)[16 * k + lane] = ((const u16 *)from)[k];
+    for (i32 j = 0; j < 16; j++) to[16 * F::HEAD + 16 * j + lane] = from[F::HEAD + 4 * F::HAS_H + j];
+    if constexpr (F::HAS_H)
+      for (i32 k = 0; k < 4; k++) to[16 * F::HEAD + 256 + 16 * k + lane] = from[F::HEAD + k];
+  }
+}
+
+// ---------------------------------------------------------------- gpu layout
+template <class F> struct GpuPlanes { // start of field k's plane
+  template <class G = F> static constexpr i64 start(i32 k, i64 rows, i64 cols) {
+    const i64 blocks = rows * (round_up(cols, F::BLOCK) / F::BLOCK);
+    i64 at = 0;
+    for (i32 i = 0; i < k; i++) at += round_up(blocks * G::FIELDS.f[i].bytes, 256);
+    return at;
+  }
+};
+template <class F> constexpr i64 gpu_size(i64 rows, i64 cols) {
+  if constexpr (F::FLOAT || std::is_same_v<F, FormatQ4_K>) return round_up(rows * (round_up(cols, F::BLOCK) / F::BLOCK) * F::BYTES, 256);
+  else return GpuPlanes<F>::start(F::FIELDS.n, rows, cols);
+}
+
+// ---------------------------------------------------------------- single values, for expansion and embedding
+// Value i of a file-format block, field by field: `at(k)` gives field k's bytes of the block.
+template <class F, class At> NS_INLINE f32 block_value(At at, i32 i) {
+  if constexpr (std::is_same_v<F, FormatQ8_0>) {
+    return half_at(at(0)) * (f32)(i8)at(1)[i];
+  } else if constexpr (std::is_same_v<F, FormatQ6_K>) {
+    const i32 n = i / 128, j = i / 32 % 4, l = i % 32;
+    const i32 q = (at(0)[64 * n + 32 * (j & 1) + l] >> 4 * (j >> 1) & 15) | (at(1)[32 * n + l] >> 2 * j & 3) << 4;
+    return half_at(at(3)) * (f32)(i8)at(2)[i / 16] * (f32)(q - 32);
+  } else {
+    const i32 nibble = i < 16 ? at(1)[i] & 15 : at(1)[i - 16] >> 4;
+    i32 q = nibble;
+    if constexpr (F::HAS_H) q |= (at(2)[i / 8] >> (i % 8) & 1) << 4;
+    const f32 d = half_at(at(0));
+    if constexpr (F::HAS_M) return d * (f32)q + half_at(at(0) + 2);
+    else return d * (f32)(q - F::SHIFT);
+  }
+}
+NS_INLINE f32 k4_value(const u8 *b, i32 i) {
+  i32 scale, minimum;
+  k4_scale(b + 4, i / 32, scale, minimum);
+  const i32 q = b[16 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15;
+  return half_at(b) * (f32)scale * (f32)q - half_at(b + 2) * (f32)minimum;
+}
+} // namespace ns

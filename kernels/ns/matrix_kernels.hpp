@@ -1,0 +1,202 @@
+// The kernels of one matrix format. A module defines NS_FORMAT (for example FormatQ4_1) and NS_NAME(x) (x##_q4_1) and includes this.
+#pragma once
+#include "activation.hpp"
+#include "dot.hpp"
+#include "matrix.hpp"
+
+namespace ns {
+template <class F>NS_INLINE i32 blocks_of(i32 cols) { return (cols + F::BLOCK - 1) / F::BLOCK; }
+
+// One element of a packed matrix.
+template <class F>NS_INLINE f32 element(const u8 *packed, i64 rows, i64 cols, i64 row, i32 col) {
+  const i64 nb = blocks_of<F>(cols), block = col / F::BLOCK;
+  const i32 i = col % F::BLOCK;
+#ifdef NS_CPU
+  const CpuPart<F> part(packed + ((row / 16) * nb + block) * 16 * cpu_bytes<F>(), i / F::PART, row % 16);
+  return sycl::fma(part.d, part.q(i % F::PART), part.o);
+#else
+  const i64 at = row * nb + block;
+  if constexpr (F::FLOAT) return F::value(((const typename F::Value *)packed)[at * 32 + i]);
+  else if constexpr (std::is_same_v<F, FormatQ4_K>) return k4_value(packed + at * F::BYTES, i);
+  else
+    return block_value<F>([=](i32 k) { return packed + GpuPlanes<F>::start(k, rows, cols) + at * F::FIELDS.f[k].bytes; }, i);
+#endif
+}
+
+#ifdef NS_CPU
+// d sum_j q_j x_j + o sum_j x_j of one part, added to `sum`.
+template <class F> NS_INLINE f32 add_part(const CpuPart<F> &part, const u8 *act, i64 xs_at, i32 index, f32 sum) {
+  const f32 *x = (const f32 *)act + (i64)index * F::PART;
+  f32 a[4] = {0, 0, 0, 0};
+  part.each([&](i32 j, f32 q) __attribute__((always_inline)) { a[j % 4] = sycl::fma(x[j], q, a[j % 4]); });
+  sum = sycl::fma(part.d, (a[0] + a[1]) + (a[2] + a[3]), sum);
+  if constexpr (F::HAS_OFFSET) sum = sycl::fma(part.o, ((const f32 *)(act + xs_at))[index], sum);
+  return sum;
+}
+
+NS_INLINE void store(f32 *to, f32 value, i32 add) { *to = add ? *to + value : value; }
+
+// y[m][row] (+)= sum_i W[row][i] x_m[i] for the first N activation rows, N <= 4; `row` is the lane's row of the group at w. Every
+// row m runs the same operations in the same order, whatever N is. (The sums have names: an array of them would not stay in registers.)
+template <class F, i32 N>
+NS_INLINE void cpu_rows(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add, i32 lane) {
+  const i32 nb = blocks_of<F>(cols);
+  const i64 xs_at = act_xs(cols), stride = act_stride;
+  f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+  i32 index = 0;
+  for (i32 b = 0; b < nb; b++, w += 16 * cpu_bytes<F>()) {
+    for (i32 p = 0; p < F::BLOCK / F::PART; p++, index++) {
+      const CpuPart<F> part(w, p, lane);
+      s0 = add_part<F>(part, act, xs_at, index, s0);
+      if constexpr (N > 1) s1 = add_part<F>(part, act + stride, xs_at, index, s1);
+      if constexpr (N > 2) s2 = add_part<F>(part, act + 2 * stride, xs_at, index, s2);
+      if constexpr (N > 3) s3 = add_part<F>(part, act + 3 * stride, xs_at, index, s3);
+    }
+  }
+  if (row >= rows) return;
+  y += row;
+  store(y, s0, add);
+  if constexpr (N > 1) store(y + ldy, s1, add);
+  if constexpr (N > 2) store(y + 2 * (i64)ldy, s2, add);
+  if constexpr (N > 3) store(y + 3 * (i64)ldy, s3, add);
+}
+
+template <class F, i32 M>
+NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add) {
+  const Item it = item();
+  const auto sg = it.get_sub_group();
+  const i32 lane = sg.get_local_linear_id();
+  const i32 group = it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id();
+  if (group * 16 >= rows) return;
+  const u8 *w = packed + (i64)group * blocks_of<F>(cols) * 16 * cpu_bytes<F>();
+  constexpr i32 N = M > 4 ? 4 : M;
+  cpu_rows<F, N>(w, act, y, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+  if constexpr (M > 4)
+    cpu_rows<F, M - 4>(w, act + 4 * (i64)act_stride, y + 4 * (i64)ldy, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+}
+#else
+// One sub-group a row of the matrix; lanes share the row's 16-byte pieces and their sums are added at the end.
+template <class F, i32 M>
+NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add) {
+  const Item it = item();
+  const auto sg = it.get_sub_group();
+  const i32 lane = sg.get_local_linear_id();
+  const i64 row = (i64)it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id();
+  if (row >= rows) return;
+  f32 sum[M];
+#pragma unroll
+  for (i32 m = 0; m < M; m++) sum[m] = 0;
+  gpu_dot<F, M>(packed, act, sum, row, rows, cols, act_stride, lane);
+#pragma unroll
+  for (i32 m = 0; m < M; m++) sum[m] = sycl::reduce_over_group(sg, sum[m], sycl::plus<f32>());
+  if (lane == 0) {
+#pragma unroll
+    for (i32 m = 0; m < M; m++) {
+      f32 *to = y + (i64)m * ldy + row;
+      *to = add ? *to + sum[m] : sum[m];
+    }
+  }
+}
+#endif
+
+template <class F>
+NS_INLINE void pack(const u8 *raw, u8 *packed, i32 first_row, i32 n_rows, i32 rows, i32 cols) {
+  const Item it = item();
+  const auto sg = it.get_sub_group();
+  const i32 lane = sg.get_local_linear_id();
+  const i64 nb = blocks_of<F>(cols);
+  const i64 unit = (i64)it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id(); // (16 rows, block)
+  const i64 group = unit / nb, block = unit % nb;
+  const i64 row = first_row + group * 16 + lane - first_row % 16; // lanes are rows of one group of the layout
+  const i64 from = row - first_row;
+  const i64 last = first_row + n_rows;
+  const bool mine = from >= 0 && row < last;
+  const bool padding = row >= rows && last == rows;
+  if (row >= round_up(rows, 16) || !(mine || padding)) return;
+#ifdef NS_CPU
+  u8 *to = packed + ((row / 16) * nb + block) * 16 * cpu_bytes<F>();
+  u8 zero[F::BYTES] = {};
+  if constexpr (F::FLOAT) {
+    using V = typename F::Value;
+    for (i32 j = 0; j < 32; j++) {
+      const i64 col = block * 32 + j;
+      ((V *)to)[16 * j + row % 16] = mine && col < cols ? ((const V *)raw)[from * cols + col] : (V)0;
+    }
+  } else if (mine) cpu_pack<F>(raw + (from * nb + block) * F::BYTES, to, row % 16);
+  else cpu_pack<F>(zero, to, row % 16);
+#else
+  if (!mine) return;
+  const i64 at = row * nb + block;
+  if constexpr (F::FLOAT) {
+    using V = typename F::Value;
+    for (i32 j = 0; j < 32; j++) {
+      const i64 col = block * 32 + j;
+      ((V *)packed)[at * 32 + j] = col < cols ? ((const V *)raw)[from * cols + col] : (V)0;
+    }
+  } else {
+    const u16 *b = (const u16 *)(raw + (from * nb + block) * F::BYTES);
+    if constexpr (std::is_same_v<F, FormatQ4_K>) {
+      for (i32 j = 0; j < F::BYTES / 2; j++) ((u16 *)packed)[at * (F::BYTES / 2) + j] = b[j];
+    } else {
+#pragma unroll
+      for (i32 k = 0; k < F::FIELDS.n; k++) {
+        u16 *to = (u16 *)(packed + GpuPlanes<F>::start(k, rows, cols) + at * F::FIELDS.f[k].bytes);
+        for (i32 j = 0; j < F::FIELDS.f[k].bytes / 2; j++) to[j] = b[F::FIELDS.f[k].offset / 2 + j];
+      }
+    }
+  }
+#endif
+}
+
+template <class F>NS_INLINE void embed(const u8 *packed, const i32 *ids, f32 *out, i32 rows, i32 cols) {
+  const Item it = item();
+  const i64 at = it.get_group(0);
+  const i32 row = ids[at];
+  for (i32 i = it.get_local_id(0); i < cols; i += it.get_local_range(0))
+    out[at * cols + i] = row >= 0 && row < rows ? element<F>(packed, rows, cols, row, i) : 0.0f;
+}
+
+template <class F, class T>NS_INLINE void expand(const u8 *packed, T *out, i32 first_row, i32 rows, i32 cols) {
+  const Item it = item();
+  const i64 r = it.get_group(0);
+  for (i32 i = it.get_local_id(0); i < cols; i += it.get_local_range(0))
+    out[r * cols + i] = (T)element<F>(packed, rows, cols, first_row + r, i);
+}
+} // namespace ns
+
+using namespace ns;
+
+// Packs file rows into the layout: raw holds n_rows rows, which become rows first_row.. of a matrix of `rows` rows. Raw rows of
+// float formats hold `cols` values. One sub-group takes a block of 16 rows of the layout (first_row / 16 on); the rows that fill
+// the last 16 are written as zeros in the cpu layout.
+NS_KERNEL void NS_NAME(pack)(const u8 *raw, u8 *packed, i32 first_row, i32 n_rows, i32 rows, i32 cols) {
+  pack<NS_FORMAT>(raw, packed, first_row, n_rows, rows, cols);
+}
+
+// out[n][cols] = rows ids[n] of the matrix; one work-group an id. Ids outside the matrix give zeros.
+NS_KERNEL void NS_NAME(embed)(const u8 *packed, const i32 *ids, f32 *out, i32 n, i32 rows, i32 cols) {
+  embed<NS_FORMAT>(packed, ids, out, rows, cols);
+}
+
+// out[r][cols] = rows first_row + r of the matrix, r < n_rows, row-major; one work-group a row.
+NS_KERNEL void NS_NAME(dequant_f32)(const u8 *packed, f32 *out, i32 first_row, i32 n_rows, i32 rows, i32 cols) {
+  expand<NS_FORMAT>(packed, out, first_row, rows, cols);
+}
+NS_KERNEL void NS_NAME(dequant_f16)(const u8 *packed, f16 *out, i32 first_row, i32 n_rows, i32 rows, i32 cols) {
+  expand<NS_FORMAT>(packed, out, first_row, rows, cols);
+}
+
+// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
+#define NS_MATVEC(M)                                                                                                       \
+  NS_KERNEL void NS_NAME2(matvec, r##M)(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 cols, i32 act_stride,       \
+                                        i32 ldy, i32 add) {                                                                \
+    ns::matvec<NS_FORMAT, M>(packed, act, y, rows, cols, act_stride, ldy, add);                                                           \
+  }
+NS_MATVEC(1)
+NS_MATVEC(2)
+NS_MATVEC(3)
+NS_MATVEC(4)
+NS_MATVEC(5)
+NS_MATVEC(6)
+NS_MATVEC(7)
+NS_MATVEC(8)
