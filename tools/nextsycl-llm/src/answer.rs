@@ -1,5 +1,6 @@
-//! From tokens to text: holds incomplete characters back, finds stop strings over token borders, sends each byte once.
+//! From tokens to text that can be sent, with each token's log-probability beside the text it belongs to.
 
+use ns_tokenizer::{StopMatcher, Utf8Hold};
 use std::collections::VecDeque;
 
 /// A token with its log-probability.
@@ -43,14 +44,12 @@ struct Waiting {
 
 /// Builds an answer's text.
 ///
-/// The text is cut before the stop string that is complete first (on a tie the one that began first), so it does not
-/// depend on where tokens begin and end.
+/// The text is cut before the stop string that begins first, however the text is cut into tokens.
 pub struct Assembler {
-    stops: Vec<String>,
-    /// Bytes of an unfinished character.
-    raw: Vec<u8>,
-    /// Decoded text that is not sent.
-    held: String,
+    hold: Utf8Hold,
+    stops: StopMatcher,
+    /// Bytes of text decoded.
+    decoded: usize,
     /// Bytes of text sent.
     sent: usize,
     waiting: VecDeque<Waiting>,
@@ -58,105 +57,59 @@ pub struct Assembler {
 
 impl Assembler {
     /// An answer that ends before any of `stops`.
-    pub fn new(stops: Vec<String>) -> Self {
-        let stops = stops.into_iter().filter(|s| !s.is_empty()).collect();
-        Self { stops, raw: Vec::new(), held: String::new(), sent: 0, waiting: VecDeque::new() }
+    pub fn new(stops: &[String]) -> Self {
+        Self {
+            hold: Utf8Hold::default(),
+            stops: StopMatcher::new(stops),
+            decoded: 0,
+            sent: 0,
+            waiting: VecDeque::new(),
+        }
     }
 
     /// Adds a token's bytes. Returns what can be sent, and whether a stop string ended the answer.
     pub fn push(&mut self, bytes: &[u8], score: Option<Scored>) -> (Piece, bool) {
-        let start = self.sent + self.held.len();
-        let from = self.held.len();
-        self.raw.extend_from_slice(bytes);
-        self.decode();
+        let start = self.decoded;
+        let text = self.hold.push(bytes);
+        self.decoded += text.len();
         if let Some(score) = score {
             self.waiting.push_back(Waiting { start, end: None, score });
         }
-        if self.raw.is_empty() {
-            let end = self.sent + self.held.len();
+        if self.hold.held().is_empty() {
             for waiting in self.waiting.iter_mut().rev().take_while(|w| w.end.is_none()) {
-                waiting.end = Some(end);
+                waiting.end = Some(self.decoded);
             }
         }
-        if let Some(cut) = self.find_stop(from) {
-            self.held.truncate(cut);
-            let text = std::mem::take(&mut self.held);
-            self.sent += text.len();
-            let sent = self.sent;
-            let tokens = self.waiting.drain(..).filter(|w| w.start < sent).map(|w| w.score).collect();
-            self.raw.clear();
-            return (Piece { text, tokens }, true);
+        let out = self.stops.push(&text);
+        self.sent += out.text.len();
+        if out.stopped.is_some() {
+            return (Piece { text: out.text, tokens: self.sent_tokens() }, true);
         }
-        let keep = self.partial_stop();
-        let rest = self.held.split_off(self.held.len() - keep);
-        let text = std::mem::replace(&mut self.held, rest);
-        self.sent += text.len();
         let mut tokens = Vec::new();
         while self.waiting.front().is_some_and(|w| w.end.is_some_and(|end| end <= self.sent)) {
             tokens.extend(self.waiting.pop_front().map(|w| w.score));
         }
-        (Piece { text, tokens }, false)
+        (Piece { text: out.text, tokens }, false)
     }
 
-    /// The rest when the answer ends otherwise; an unfinished character becomes one replacement character.
-    pub fn finish(&mut self) -> Piece {
-        if !self.raw.is_empty() {
-            self.raw.clear();
-            self.held.push(char::REPLACEMENT_CHARACTER);
-        }
-        let text = std::mem::take(&mut self.held);
+    /// The rest when the answer ends otherwise, and whether a stop string is in it after all. An unfinished character
+    /// becomes one replacement character.
+    pub fn finish(&mut self) -> (Piece, bool) {
+        let tail = self.hold.finish();
+        let mut text = self.stops.push(&tail).text;
+        let last = self.stops.finish();
+        text.push_str(&last.text);
         self.sent += text.len();
-        Piece { text, tokens: self.waiting.drain(..).map(|w| w.score).collect() }
-    }
-
-    /// Moves whole characters from `raw` to `held`.
-    fn decode(&mut self) {
-        loop {
-            match std::str::from_utf8(&self.raw) {
-                Ok(text) => {
-                    self.held.push_str(text);
-                    self.raw.clear();
-                    return;
-                }
-                Err(error) => {
-                    let valid = error.valid_up_to();
-                    self.held.push_str(&String::from_utf8_lossy(&self.raw[..valid]));
-                    let Some(bad) = error.error_len() else {
-                        self.raw.drain(..valid);
-                        return;
-                    };
-                    self.held.push(char::REPLACEMENT_CHARACTER);
-                    self.raw.drain(..valid + bad);
-                }
-            }
+        if last.stopped.is_some() {
+            return (Piece { text, tokens: self.sent_tokens() }, true);
         }
+        (Piece { text, tokens: self.waiting.drain(..).map(|w| w.score).collect() }, false)
     }
 
-    /// Where the text is cut, when a stop string is complete with the bytes from `from` on.
-    fn find_stop(&self, from: usize) -> Option<usize> {
-        self.stops
-            .iter()
-            .filter_map(|stop| {
-                // It cannot be complete before `from`; it would have been found then.
-                let mut begin = (from + 1).saturating_sub(stop.len());
-                while !self.held.is_char_boundary(begin) {
-                    begin -= 1;
-                }
-                let at = begin + self.held.get(begin..)?.find(stop.as_str())?;
-                Some((at + stop.len(), at))
-            })
-            .min()
-            .map(|(_, at)| at)
-    }
-
-    /// Length of the longest end of the held text that begins a stop string.
-    fn partial_stop(&self) -> usize {
-        let held = self.held.as_bytes();
-        let longest = self.stops.iter().map(|s| s.len() - 1).max().unwrap_or(0).min(held.len());
-        (1..=longest)
-            .rev()
-            .find(|&n| self.stops.iter().any(|s| s.len() > n && s.as_bytes()[..n] == held[held.len() - n..]))
-            .unwrap_or(0)
+    /// Scores of the tokens that have at least a part of their text before the cut.
+    fn sent_tokens(&mut self) -> Vec<Scored> {
+        let sent = self.sent;
+        self.waiting.drain(..).filter(|w| w.start < sent).map(|w| w.score).collect()
     }
 }
 
@@ -166,7 +119,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn run(tokens: &[&[u8]], stops: &[&str]) -> (Vec<String>, bool) {
-        let mut answer = Assembler::new(stops.iter().map(|&s| s.to_owned()).collect());
+        let stops: Vec<String> = stops.iter().map(|&s| s.to_owned()).collect();
+        let mut answer = Assembler::new(&stops);
         let mut pieces = Vec::new();
         for token in tokens {
             let (piece, stopped) = answer.push(token, None);
@@ -175,8 +129,9 @@ mod tests {
                 return (pieces, true);
             }
         }
-        pieces.push(answer.finish().text);
-        (pieces, false)
+        let (rest, stopped) = answer.finish();
+        pieces.push(rest.text);
+        (pieces, stopped)
     }
 
     fn whole(tokens: &[&[u8]], stops: &[&str]) -> (String, bool) {
@@ -211,7 +166,7 @@ mod tests {
     fn scores_go_out_with_their_text() {
         let score = |id| Some(Scored { id, name: String::new(), bytes: Vec::new(), logprob: -1.0, top: Vec::new() });
         let ids = |p: &Piece| p.tokens.iter().map(|t| t.id).collect::<Vec<_>>();
-        let mut answer = Assembler::new(vec!["stop".into()]);
+        let mut answer = Assembler::new(&["stop".into()]);
         assert_eq!(ids(&answer.push(b"a", score(1)).0), [1]);
         assert_eq!(ids(&answer.push(b"\xf0\x9f", score(2)).0), [0; 0]);
         assert_eq!(ids(&answer.push(b"\x98\x80", score(3)).0), [2, 3]);
@@ -223,9 +178,8 @@ mod tests {
     }
 
     fn reference(text: &str, stops: &[String]) -> (String, bool) {
-        for (end, _) in text.char_indices().map(|(i, c)| (i + c.len_utf8(), c)) {
-            let found = stops.iter().filter(|s| text[..end].ends_with(s.as_str())).map(|s| end - s.len()).min();
-            if let Some(at) = found {
+        for (at, _) in text.char_indices() {
+            if stops.iter().any(|s| text[at..].starts_with(s.as_str())) {
                 return (text[..at].to_owned(), true);
             }
         }
@@ -233,7 +187,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any split of any text gives the same result, equal to looking at it character by character.
+        /// Any split of any text gives the same result, equal to looking at the whole.
         #[test]
         fn splits_do_not_matter(
             text in "[abé😀]{0,24}",

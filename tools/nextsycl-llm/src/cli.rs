@@ -112,7 +112,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// Longest answer in tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, visible_alias = "max-tokens", value_name = "N")]
     pub max: Option<usize>,
 }
 
@@ -240,7 +240,7 @@ pub struct Chat {
     #[arg(long, value_name = "E")]
     pub effort: Option<String>,
     /// Longest answer in tokens
-    #[arg(long, value_name = "N")]
+    #[arg(long, visible_alias = "max-tokens", value_name = "N")]
     pub max: Option<usize>,
     /// Temperature; 0 takes the likeliest token
     #[arg(long, value_name = "T")]

@@ -288,7 +288,7 @@ impl Local {
         let mut decoder = self.engine.decoder(self.session, ask.sampling, prompt, true)?;
         speed.read_seconds = begun.elapsed().as_secs_f64();
         let decoding = Instant::now();
-        let mut assembler = Assembler::new(Vec::new());
+        let mut assembler = Assembler::new(&[]);
         let mut drawn = vec![decoder.pending];
         let mut next = 0;
         'answer: loop {
@@ -316,7 +316,7 @@ impl Local {
             }
             drawn.extend(self.engine.step(self.session, &mut decoder)?);
         }
-        let rest = assembler.finish();
+        let (rest, _) = assembler.finish();
         if !rest.text.is_empty() {
             emit(&rest.text)?;
         }

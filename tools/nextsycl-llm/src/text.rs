@@ -52,13 +52,8 @@ impl Text for FileText {
             .iter()
             .map(|m| serde_json::from_value::<Message>(m.clone()).map_err(|e| TextError::Other(e.to_string())))
             .collect::<Result<_, _>>()?;
-        let request = ChatRequest {
-            messages,
-            add_generation_prompt: true,
-            enable_thinking,
-            variables,
-            ..ChatRequest::default()
-        };
+        let request =
+            ChatRequest { messages, add_generation_prompt: true, enable_thinking, variables, ..ChatRequest::default() };
         self.template.encode(&self.tokenizer, &request).map_err(|e| match e {
             ns_tokenizer::Error::Refused(words) => TextError::Template(words),
             other => TextError::Other(other.to_string()),

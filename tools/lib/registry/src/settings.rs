@@ -26,7 +26,6 @@ const fn setting(name: &'static str, default: &'static str, help: &'static str) 
 pub const SETTINGS: &[Setting] = &[
     setting("NS_CONFIG", "none", "a settings file read before the others; environment only"),
     setting("NS_BUNDLED", "../share/nextsycl/models beside the program", "folder of read-only models that came along"),
-    setting("NS_MODELS", "none", "folder of model files"),
     setting("NS_REGISTRY", "~/.config/nextsycl/models.json", "the registry of models"),
     setting("NS_SOCKET_DIR", "$XDG_RUNTIME_DIR/nextsycl", "folder of control sockets"),
     setting("NS_ONEAPI", "../lib/nextsycl/oneapi beside the program", "prefix of the SYCL runtime; environment only"),
@@ -48,6 +47,14 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_KEEP_REQUESTS", "100", "ended requests kept for ps and inspect"),
     setting("NS_KEEP_TEXT", "1", "0 keeps no text of requests and answers in the records"),
     setting("NS_NO_MTP", "unset", "1 decodes without the model's draft block"),
+    setting("NS_MKL", "1", "0 computes prompt products without oneMKL; environment only"),
+    setting("NS_DNN", "1", "0 computes prompt products without oneDNN; environment only"),
+    setting("NS_NATIVE", "1", "0 builds kernels from SPIR-V instead of native code; environment only"),
+    setting("NS_CACHE_DIR", "~/.cache/nextsycl/modules", "folder of built kernels, off for none; environment only"),
+    setting("NS_VRAM_MARGIN_MIB", "1024", "memory of a card that is left free, in MiB; environment only"),
+    setting("NS_GUARD", "on cards", "check of big allocations: off, always; environment only"),
+    setting("NS_GUARD_INJECT", "0", "for tests: so many checks fail; environment only"),
+    setting("NS_PROFILE", "0", "1 measures the time of each kernel; environment only"),
     setting("NS_LOG", "info", "what the programs log: error, warn, info, debug, trace, or module=level lists"),
 ];
 

@@ -241,7 +241,7 @@ impl Scheduler {
             started: Instant::now(),
             read_seconds: 0.0,
             phase: Phase::Reading,
-            assembler: Assembler::new(job.stops.clone()),
+            assembler: Assembler::new(&job.stops),
             drawn: Vec::new(),
             generated: 0,
             job,
@@ -435,8 +435,11 @@ impl Scheduler {
         let id = work.job.id;
         let failed = matches!(end, End::Failed(_));
         match end {
-            End::Done(finish) => {
-                let rest = work.assembler.finish();
+            End::Done(mut finish) => {
+                let (rest, stopped) = work.assembler.finish();
+                if stopped {
+                    finish = Finish::Stop;
+                }
                 if !rest.is_empty() {
                     self.records.answer(id, &rest.text);
                     let _ = work.job.events.send(Event::Piece(rest));
