@@ -149,10 +149,10 @@ fn broken_headers() {
         &object(&[tensor("a", "U8", "[-8]", 0, 8)]),
         "the header is not valid: tensor `a`: invalid value: integer `-8`, expected u64 at line 1 column 31",
     );
-    with(r#"{"a":{"dtype":"U8"}}"#, "the header is not valid: tensor `a`: missing field `shape` at line 1 column 19");
+    with(r#"{"a":{"dtype":"U8"}}"#, "the header is not valid: tensor `a`: missing field `shape` at line 1 column 20");
     with(
         &"{\"a\":".repeat(10_000),
-        "the header is not valid: tensor `a`: unknown field `a`, expected one of `dtype`, `shape`, `data_offsets` at line 1 column 8",
+        "the header is not valid: tensor `a`: unknown field `a`, expected one of `dtype`, `shape`, `data_offsets` at line 1 column 9",
     );
     let unknown = object(&[tensor("a", "F6_E2M3", "[4]", 0, 3)]);
     refused(&safetensors(&unknown, 3), ErrorKind::Unsupported, "tensor `a` has the unknown type `F6_E2M3`");
