@@ -85,7 +85,7 @@ tensor_types! {
 impl TensorType {
     /// Bytes of `n` consecutive values; `None` when `n` is no whole number of blocks.
     pub fn row_bytes(self, n: usize) -> Option<usize> {
-        if n % self.block_elements() != 0 {
+        if !n.is_multiple_of(self.block_elements()) {
             return None;
         }
         (n / self.block_elements()).checked_mul(self.block_bytes())

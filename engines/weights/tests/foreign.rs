@@ -1,5 +1,7 @@
 //! Files written by another program: the Python gguf package (tests/reference/make_weights.py).
 
+#![allow(clippy::unwrap_used)]
+
 use ns_weights::{ErrorKind, ModelFile, TensorType, decode_row, shard_paths, total_bytes};
 use std::path::{Path, PathBuf};
 

@@ -1,1 +1,25 @@
 //! Seeded tiny checkpoints for tests and benchmarks.
+//!
+//! A checkpoint is a table (names, shapes, means and deviations of its tensors, metadata, a prompt) and a seed; its
+//! weights come from one rule (module [`fill`]) that every language reproduces bit for bit. So only expected outputs
+//! are stored, and the file is written where a test needs it.
+//!
+//! This crate writes GGUF by itself. It shares no constant of the format with the reader, so that a mistake in one is
+//! seen by the other.
+
+mod error;
+mod expected;
+pub mod fill;
+mod gguf;
+mod quantize;
+mod shapes;
+mod storage;
+mod table;
+mod vocabulary;
+
+pub use error::{Error, Result};
+pub use expected::{Expected, Output, fixtures};
+pub use gguf::{write, write_table};
+pub use shapes::{SHAPES, shape};
+pub use storage::Storage;
+pub use table::{Table, TensorRow, Tokenizer};

@@ -156,10 +156,10 @@ impl ModelFile {
 
     /// Asks the kernel to read one tensor ahead.
     pub fn prefetch_tensor(&self, name: &str) {
-        if let Some((shard, info)) = self.by_name.get(name).and_then(|&i| self.tensors.get(i)) {
-            if let Some(map) = self.maps.get(*shard) {
-                map.prefetch(info.range.start, info.range.len());
-            }
+        if let Some((shard, info)) = self.by_name.get(name).and_then(|&i| self.tensors.get(i))
+            && let Some(map) = self.maps.get(*shard)
+        {
+            map.prefetch(info.range.start, info.range.len());
         }
     }
 
