@@ -22,7 +22,7 @@ usage() {
 ./build.sh help            this text
 
 Needs: x86-64 Linux, g++ 12 or newer, Rust (cargo), python3 with pip (only to fetch and unpack), 5 GB of disk, and the
-network once. More arguments of `run` go to nextsycl-llm run: ./build.sh run --max-tokens 50 "PROMPT".
+network once. More arguments of `run` go to nextsycl-llm run: ./build.sh run --max 50 "PROMPT".
 
 JOBS=N                 compilers at a time (2)
 NS_WHEELS_LOCK=FILE    another list of wheels than pkgs/oneapi/wheels.lock.json

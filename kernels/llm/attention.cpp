@@ -129,79 +129,122 @@ NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act
 // Causal attention of a chunk: row i of the chunk sees the session's cells 0..position + i.
 // out[row][head] = sum_t softmax_t(scale q . k_t) v_t, 32 keys a step with a running maximum.
 //
-// A lane is a row: keys and values are read by all lanes at once, and every lane keeps its query, its sum and its weights in its
-// own column of local memory, so nothing is exchanged and no barrier is needed. One sub-group takes NS_SG rows of one head;
-// groups = ceil(n_rows / NS_SG) * n_heads; local memory (2 head_dim + 32) * NS_SG floats.
+// A lane is LANE_ROWS rows: keys and values are read by all lanes at once, and every lane keeps its queries, sums and weights in its
+// own columns of local memory, so nothing is exchanged and no barrier is needed. One sub-group takes NS_SG * LANE_ROWS rows of one
+// head; groups = ceil(n_rows / that) * n_heads; local memory (2 head_dim + 32) * NS_SG * LANE_ROWS floats.
 // On the CPU give it the float32 form of a half cache (expand_kv): converting single values is slow there.
+#ifdef NS_GPU
+constexpr i32 LANE_ROWS = 1; // local memory is what limits it
+#else
+constexpr i32 LANE_ROWS = 2; // each broadcast key feeds two vectors
+#endif
 template <class KV>
 NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
                         i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, f32 *local) {
-  constexpr i32 STEP = 32, KEYS = 8, COLUMNS = 8;
+  constexpr i32 STEP = 32, KEYS = 8, COLUMNS = 8, R = LANE_ROWS, WIDTH = NS_SG * R;
   const Item it = item();
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   // the longest rows first: they take longest
   const i32 group = it.get_group(0), groups = it.get_group_range(0);
-  const i32 head = group % n_heads, row0 = (groups / n_heads - 1 - group / n_heads) * NS_SG;
-  const i32 row = row0 + lane;
+  const i32 head = group % n_heads, row0 = (groups / n_heads - 1 - group / n_heads) * WIDTH;
   const KV *keys = kv + kv_offset + layer_offset + (i64)(head / (n_heads / n_kv)) * capacity * head_dim;
   const KV *values = keys + (i64)n_kv * capacity * head_dim;
-  const f32 *own = q + (i64)least(row, n_rows - 1) * ldq + (i64)head * head_dim;
-  f32 *query = local + lane, *acc = query + head_dim * NS_SG, *weight = acc + head_dim * NS_SG;
-  for (i32 d = 0; d < head_dim; d++) query[d * NS_SG] = own[d] * scale, acc[d * NS_SG] = 0;
-  f32 m = -3.0e38f, l = 0;
-  const i32 length = position + row + 1;
-  const i32 longest = least(position + row0 + NS_SG, position + n_rows);
+  f32 *query = local + lane, *acc = query + head_dim * WIDTH, *weight = acc + head_dim * WIDTH;
+  f32 m[R], l[R];
+  i32 length[R]; // cells that the row sees
+#pragma unroll
+  for (i32 r = 0; r < R; r++) {
+    const i32 row = row0 + r * NS_SG + lane;
+    const f32 *own = q + (i64)least(row, n_rows - 1) * ldq + (i64)head * head_dim;
+    for (i32 d = 0; d < head_dim; d++) query[d * WIDTH + r * NS_SG] = own[d] * scale, acc[d * WIDTH + r * NS_SG] = 0;
+    m[r] = -3.0e38f, l[r] = 0, length[r] = position + row + 1;
+  }
+  const i32 longest = least(position + row0 + WIDTH, position + n_rows);
   const i32 last_block = (longest - 1) / BLOCK;
   for (i32 first = 0; first < longest; first += STEP) {
-    f32 peak = m;
+    f32 peak[R];
+#pragma unroll
+    for (i32 r = 0; r < R; r++) peak[r] = m[r];
     for (i32 t0 = 0; t0 < STEP; t0 += KEYS) {
       // keys past the end come from the last block; they are masked
       const i32 at = first + t0, block = least(at / BLOCK, last_block);
       const KV *k = keys + (i64)block * BLOCK * head_dim + at % BLOCK;
-      f32 s[KEYS];
+      f32 s[KEYS][R];
 #pragma unroll
-      for (i32 t = 0; t < KEYS; t++) s[t] = 0;
-#pragma unroll 4
+      for (i32 t = 0; t < KEYS; t++)
+#pragma unroll
+        for (i32 r = 0; r < R; r++) s[t][r] = 0;
+#pragma unroll 2
       for (i32 d = 0; d < head_dim; d++) {
-        const f32 a = query[d * NS_SG];
+        f32 a[R];
 #pragma unroll
-        for (i32 t = 0; t < KEYS; t++) s[t] = sycl::fma(a, (f32)k[(i64)d * BLOCK + t], s[t]);
+        for (i32 r = 0; r < R; r++) a[r] = query[d * WIDTH + r * NS_SG];
+#pragma unroll
+        for (i32 t = 0; t < KEYS; t++) {
+          const f32 b = (f32)k[(i64)d * BLOCK + t];
+#pragma unroll
+          for (i32 r = 0; r < R; r++) s[t][r] = sycl::fma(a[r], b, s[t][r]);
+        }
       }
 #pragma unroll
-      for (i32 t = 0; t < KEYS; t++) {
-        s[t] = at + t < length ? s[t] : -3.0e38f;
-        peak = sycl::fmax(peak, s[t]);
-        weight[(t0 + t) * NS_SG] = s[t];
-      }
+      for (i32 t = 0; t < KEYS; t++)
+#pragma unroll
+        for (i32 r = 0; r < R; r++) {
+          const f32 v = at + t < length[r] ? s[t][r] : -3.0e38f;
+          peak[r] = sycl::fmax(peak[r], v);
+          weight[(t0 + t) * WIDTH + r * NS_SG] = v;
+        }
     }
-    const f32 shrink = sycl::exp(m - peak);
-    m = peak;
-    l *= shrink;
     const i32 n = least(STEP, longest - first);
+    f32 shrink[R];
+#pragma unroll
+    for (i32 r = 0; r < R; r++) {
+      shrink[r] = sycl::exp(m[r] - peak[r]);
+      m[r] = peak[r];
+      l[r] *= shrink[r];
+    }
     for (i32 t = 0; t < n; t++) {
-      const f32 p = first + t < length ? sycl::exp(weight[t * NS_SG] - peak) : 0.0f;
-      weight[t * NS_SG] = p;
-      l += p;
+#pragma unroll
+      for (i32 r = 0; r < R; r++) {
+        f32 *w = weight + t * WIDTH + r * NS_SG;
+        const f32 p = first + t < length[r] ? sycl::exp(*w - peak[r]) : 0.0f;
+        *w = p;
+        l[r] += p;
+      }
     }
     const KV *v = values + (i64)first * head_dim;
     for (i32 d = 0; d < head_dim; d += COLUMNS) {
-      f32 a[COLUMNS];
+      f32 a[COLUMNS][R];
 #pragma unroll
-      for (i32 i = 0; i < COLUMNS; i++) a[i] = acc[(d + i) * NS_SG] * shrink;
+      for (i32 i = 0; i < COLUMNS; i++)
+#pragma unroll
+        for (i32 r = 0; r < R; r++) a[i][r] = acc[(d + i) * WIDTH + r * NS_SG] * shrink[r];
 #pragma unroll 2
       for (i32 t = 0; t < n; t++) {
-        const f32 p = weight[t * NS_SG];
+        f32 p[R];
 #pragma unroll
-        for (i32 i = 0; i < COLUMNS; i++) a[i] = sycl::fma(p, (f32)v[(i64)t * head_dim + d + i], a[i]);
+        for (i32 r = 0; r < R; r++) p[r] = weight[t * WIDTH + r * NS_SG];
+#pragma unroll
+        for (i32 i = 0; i < COLUMNS; i++) {
+          const f32 b = (f32)v[(i64)t * head_dim + d + i];
+#pragma unroll
+          for (i32 r = 0; r < R; r++) a[i][r] = sycl::fma(p[r], b, a[i][r]);
+        }
       }
 #pragma unroll
-      for (i32 i = 0; i < COLUMNS; i++) acc[(d + i) * NS_SG] = a[i];
+      for (i32 i = 0; i < COLUMNS; i++)
+#pragma unroll
+        for (i32 r = 0; r < R; r++) acc[(d + i) * WIDTH + r * NS_SG] = a[i][r];
     }
   }
-  const f32 inverse = 1.0f / l;
-  if (row < n_rows)
-    for (i32 d = 0; d < head_dim; d++) out[(i64)row * ldo + (i64)head * head_dim + d] = acc[d * NS_SG] * inverse;
+#pragma unroll
+  for (i32 r = 0; r < R; r++) {
+    const i32 row = row0 + r * NS_SG + lane;
+    const f32 inverse = 1.0f / l[r];
+    if (row < n_rows)
+      for (i32 d = 0; d < head_dim; d++) out[(i64)row * ldo + (i64)head * head_dim + d] = acc[d * WIDTH + r * NS_SG] * inverse;
+  }
 }
 
 #define ATTN_PROMPT(NAME, KV)                                                                                              \

@@ -247,4 +247,22 @@ NS_INLINE f32 k4_value(const u8 *b, i32 i) {
   const i32 q = b[16 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 % 2) & 15;
   return half_at(b) * (f32)scale * (f32)q - half_at(b + 2) * (f32)minimum;
 }
+
+template <class F> NS_INLINE i32 blocks_of(i32 cols) { return (cols + F::BLOCK - 1) / F::BLOCK; }
+
+// One element of a packed matrix.
+template <class F> NS_INLINE f32 element(const u8 *packed, i64 rows, i64 cols, i64 row, i32 col) {
+  const i64 nb = blocks_of<F>(cols), block = col / F::BLOCK;
+  const i32 i = col % F::BLOCK;
+#ifdef NS_CPU
+  const CpuPart<F> part(packed + ((row / 16) * nb + block) * 16 * cpu_bytes<F>(), i / F::PART, row % 16);
+  return sycl::fma(part.d, part.q(i % F::PART), part.o);
+#else
+  const i64 at = row * nb + block;
+  if constexpr (F::FLOAT) return F::value(((const typename F::Value *)packed)[at * 32 + i]);
+  else if constexpr (std::is_same_v<F, FormatQ4_K>) return k4_value(packed + at * F::BYTES, i);
+  else
+    return block_value<F>([=](i32 k) { return packed + GpuPlanes<F>::start(k, rows, cols) + at * F::FIELDS.f[k].bytes; }, i);
+#endif
+}
 } // namespace ns

@@ -17,7 +17,7 @@ namespace ns {
 constexpr i32 PRODUCT_K = 256;
 
 template <i32 MR, i32 NG, class X>
-inline void product_tile(const f32 *panel, const X *x, f32 *y, i32 kc, i32 ldx, i32 ldy, i32 left, i32 lane, bool more) {
+NS_INLINE void product_tile(const f32 *panel, const X *x, f32 *y, i32 kc, i32 ldx, i32 ldy, i32 left, i32 lane, bool more) {
   f32 acc[MR][NG];
 #pragma unroll
   for (i32 m = 0; m < MR; m++)
@@ -43,7 +43,7 @@ inline void product_tile(const f32 *panel, const X *x, f32 *y, i32 kc, i32 ldx, 
 
 // Work-groups: ceil(n / (16 NG)) times any number of parts that the rows of x are shared out to.
 template <i32 NG, class Source, class X>
-inline void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i32 k, i32 ldx, i32 ldy, i32 add) {
+NS_INLINE void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i32 k, i32 ldx, i32 ldy, i32 add) {
   namespace sx = sycl::ext::oneapi::experimental;
   constexpr i32 MR = 6;
   sx::work_group_static<f32[PRODUCT_K * 16 * NG]> store;
@@ -110,7 +110,7 @@ constexpr i32 PRODUCT_M = 32, PRODUCT_N = 64, PRODUCT_STEP = 32;
 
 // Work-groups: ceil(n / PRODUCT_N) * ceil(m / PRODUCT_M), the columns running fastest.
 template <class Source, class X>
-inline void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i32 k, i32 ldx, i32 ldy, i32 add) {
+NS_INLINE void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i32 k, i32 ldx, i32 ldy, i32 add) {
   namespace sx = sycl::ext::oneapi::experimental;
   constexpr i32 MR = 8, NR = PRODUCT_N / NS_SG;
   sx::work_group_static<f32[PRODUCT_STEP * PRODUCT_N]> ws;

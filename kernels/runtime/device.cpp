@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 
+#include <cpuid.h>
 #include <dlfcn.h>
 #include <link.h>
 
@@ -28,11 +29,19 @@ std::string folder_of_libsycl() {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
+/// Processors with cores of two speeds: there, work cut into equal parts waits for the slow ones.
+bool has_two_kinds_of_cores() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 15 & 1);
+}
+
 /// Runs when the library is opened: nothing of SYCL has looked at the environment yet. A value of the user always wins.
 __attribute__((constructor)) void prepare_environment() {
   setenv("SYCL_CACHE_PERSISTENT", "0", 0);
   setenv("UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS", "1", 0);
   setenv("ZES_ENABLE_SYSMAN", "1", 0);
+  // The CPU device cuts a kernel into one part a core instead of many small ones: a decode step took 2.7 ms instead of 3.05 (272 kernels, 96 MB, two cores).
+  if (!has_two_kinds_of_cores()) setenv("DPCPP_CPU_SCHEDULE", "static", 0);
   if (!std::getenv("OCL_ICD_FILENAMES")) {
     std::string folder = folder_of_libsycl();
     if (!folder.empty()) setenv("OCL_ICD_FILENAMES", (folder + "/libintelocl.so").c_str(), 0);

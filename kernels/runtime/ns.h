@@ -12,10 +12,10 @@
  *
  * Environment (all optional): NS_VRAM_MARGIN_MIB memory kept free on a GPU (1024); NS_CACHE_DIR folder of the module cache
  * ($XDG_CACHE_HOME/nextsycl/modules, or ~/.cache/nextsycl/modules; the word "off" disables it); NS_NATIVE=0 load SPIR-V only, never native code;
- * NS_PROFILE=1 time every kernel; NS_GUARD=off|auto|always aliasing check of big allocations (auto: Level Zero GPUs; off on a pretended card that executes
- * nothing), NS_GUARD_INJECT=N lets the first N checks of each block fail (tests).
+ * NS_PROFILE=1 time every kernel; NS_GUARD=off|auto|always aliasing check of big allocations (auto: Level Zero GPUs),
+ * NS_GUARD_INJECT=N lets the first N checks of each block fail (tests).
  * The library sets, where the user has not: OCL_ICD_FILENAMES (the CPU device of the runtime it was linked to), SYCL_CACHE_PERSISTENT=0,
- * UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, ZES_ENABLE_SYSMAN=1.
+ * UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, ZES_ENABLE_SYSMAN=1, and on processors with one kind of core DPCPP_CPU_SCHEDULE=static.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef NS_H

@@ -242,7 +242,7 @@ fn open(path: &Path, flags: c_int) -> Result<Library> {
         } else {
             " (NS_LIB names the folder of the libns_ libraries, NS_ONEAPI the oneAPI runtime)"
         };
-        Error::new(ErrorKind::Library, format!("cannot open {}: {}{hint}", path.display(), cause(&e)))
+        Error::new(ErrorKind::Library, format!("{}{hint}", cause(&e)))
     })
 }
 

@@ -15,8 +15,13 @@ use crate::{At, Result};
 pub const SPLIT_KEYS: usize = 256;
 /// Sessions start at a multiple of this many cells, and the cache has a multiple of it.
 pub const CELL_ALIGN: usize = 16;
-/// Rows of a prompt that one sub-group works on.
-const PROMPT_ROWS: usize = 16;
+/// Rows of a prompt that one sub-group works on, as compiled into the kernel.
+const fn prompt_rows(class: DeviceClass) -> usize {
+    match class {
+        DeviceClass::Cpu => 32,
+        DeviceClass::Gpu => 16,
+    }
+}
 
 /// Type of the cache's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +308,7 @@ impl Attention {
         }
         Ok(queue.launch(
             &self.prompt[usize::from(source.2 == KvPrecision::F32)],
-            [chunk.rows.div_ceil(PROMPT_ROWS) * heads.n_heads * 16, 1, 1],
+            [chunk.rows.div_ceil(prompt_rows(self.class)) * heads.n_heads * 16, 1, 1],
             [16, 1, 1],
             &[
                 Arg::Buffer(q.buffer, q.offset),
@@ -320,7 +325,7 @@ impl Attention {
                 Arg::I64(source.4),
                 Arg::I32(c.size("cells", source.5)?),
                 Arg::F32(scale),
-                Arg::Local((2 * heads.head_dim + 32) * PROMPT_ROWS * 4),
+                Arg::Local((2 * heads.head_dim + 32) * prompt_rows(self.class) * 4),
             ],
         )?)
     }

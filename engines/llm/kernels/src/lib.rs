@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 pub use check::{Strided, at};
 pub use error::{Error, ErrorKind, Result};
 pub use matrix::{Matrix, RawRows};
-pub use product::Products;
 use ns_sycl::{Buffer, Device};
+pub use product::Products;
 
 /// Device memory from a byte offset on.
 pub type At<'a> = (&'a Buffer, usize);

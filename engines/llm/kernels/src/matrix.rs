@@ -162,13 +162,7 @@ impl Matrix {
     ///
     /// # Errors
     /// The type or a size does not fit, no memory, or the driver failed.
-    pub fn pack(
-        kernels: &Kernels,
-        queue: &Queue,
-        ty: TensorType,
-        cols: usize,
-        parts: &[RawRows<'_>],
-    ) -> Result<Self> {
+    pub fn pack(kernels: &Kernels, queue: &Queue, ty: TensorType, cols: usize, parts: &[RawRows<'_>]) -> Result<Self> {
         let c = Check("pack");
         let all = &kernels.matrices;
         let class = all.device.class();

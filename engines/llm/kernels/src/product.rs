@@ -100,6 +100,7 @@ impl Products {
     ///
     /// # Errors
     /// An operand does not fit, or the driver failed.
+    #[expect(clippy::too_many_arguments, reason = "the operands of the product")]
     pub fn run(
         &self,
         kernels: &Kernels,

@@ -26,7 +26,7 @@ fn troubled(n: &mut Numbers, size: usize) -> Vec<(&'static str, Vec<f32>)> {
         ("normal", normal.iter().map(|v| v * 4.0).collect::<Vec<f32>>()),
         ("equal", vec![-2.5; size]),
         ("few values", (0..size).map(|_| (n.word() % 3) as f32 - 1.0).collect()),
-        ("signed zeros", (0..size).map(|_| if n.word() % 2 == 0 { 0.0 } else { -0.0 }).collect()),
+        ("signed zeros", (0..size).map(|_| if n.word().is_multiple_of(2) { 0.0 } else { -0.0 }).collect()),
         ("rising", (0..size).map(|i| i as f32 * 1e-3 - 7.0).collect()),
         ("falling", (0..size).map(|i| -(i as f32) * 1e-3).collect()),
         // the largest are all dealt to the same buckets

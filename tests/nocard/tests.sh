@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# What can be shown of our programs on Intel's driver without a card: modules load, answers are the same as on the CPU
+# device, the host never waits for single events while serving, nothing stays allocated, too small a card is refused politely.
+#   tests/nocard/tests.sh [modules|cards|tokens|serve|memory|runtime]
+# SPDX-License-Identifier: MIT
+set -uo pipefail
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+top=$(cd "$here/../.." && pwd)
+run=$here/run
+program=$top/dist/bin/nextsycl-llm
+export NS_LIB=${NS_LIB:-$top/dist/lib/nextsycl}
+export NS_ONEAPI=${NS_ONEAPI:-$NS_LIB/oneapi} NS_KERNELS=${NS_KERNELS:-$NS_LIB/kernels}
+work=$(mktemp -d "${TMPDIR:-/tmp}/nextsycl-nocard.XXXXXX")
+server=
+finish() {
+  [ -z "$server" ] || kill "$server" 2> /dev/null
+  rm -rf "$work"
+}
+trap finish EXIT
+export XDG_CACHE_HOME=$work/cache XDG_STATE_HOME=$work/state XDG_CONFIG_HOME=$work/config NS_SOCKET_DIR=$work/sockets
+passed=0 failed=0 skipped=0
+ok() { passed=$((passed + 1)); echo "ok: $*"; }
+bad() { failed=$((failed + 1)); echo "FAILED: $*"; }
+that() { local name=$1; shift; if "$@"; then ok "$name"; else bad "$name"; fi; }
+field() { sed -n "s/.*\"$2\":\([0-9]*\).*/\1/p" "$1"; }
+
+"$run" --prepare
+code=$?
+if [ $code = 77 ]; then
+  echo "not run: pretended cards (Debian's driver packages cannot be had, see above)"
+  echo "0 passed, 0 failed, 1 skipped"
+  exit 77
+elif [ $code != 0 ]; then
+  echo "FAILED: the wrapper driver could not be built"
+  echo "0 passed, 1 failed, 0 skipped"
+  exit 1
+fi
+root=${NS_NOCARD_ROOT:-$top/build/debian/nocard}/root
+
+modules() {
+  local loader=$top/build/nocard/load counts p f s folders=("$NS_KERNELS")
+  if [ "$here/load.cpp" -nt "$loader" ]; then
+    "${CXX:-g++}" -O2 -std=c++17 -Wall -Wextra -Wno-missing-field-initializers -isystem "$root/usr/include" "$here/load.cpp" -o "$loader.new" \
+      -L"$root/usr/lib/x86_64-linux-gnu" -lze_loader -Wl,--allow-shlib-undefined && mv "$loader.new" "$loader" || { bad "load.cpp does not build"; return; }
+  fi
+  [ ! -d "${NS_TEST_KERNELS:-/nonexistent}" ] || folders+=("$NS_TEST_KERNELS")
+  python3 "$here/modules.py" "$run" "$loader" "${folders[@]}" > "$work/modules"
+  code=$?
+  grep -vE '^[0-9]+ passed' "$work/modules"
+  counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$work/modules")
+  if [ -z "$counts" ]; then bad "modules.py ended with $code"; return; fi
+  read -r p _ f _ s _ <<< "$counts"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+cards() {
+  local card name
+  while read -r card name; do
+    "$run" "$card" "$program" devices > "$work/devices" 2> "$work/devices.err" < /dev/null
+    that "$card is listed as $name" grep -q "$name" "$work/devices"
+  done << 'LIST'
+b580 Arc B580
+b60 Arc Pro B60
+b70 Arc Pro B70
+a770 Arc A770
+LIST
+  "$run" -n 2 b580 "$program" devices > "$work/devices" 2> "$work/devices.err" < /dev/null
+  that "two cards are two devices" test "$(grep -c "Arc B580" "$work/devices")" = 2
+}
+
+answer() { # answer FILE COMMAND...: a greedy answer
+  local out=$1
+  shift
+  "$@" generate "$model" --prompt "The capital of France is" --max 24 --temp 0 --ctx 512 "${device[@]}" > "$out" 2> "$out.err" < /dev/null
+}
+
+tokens() {
+  local card cards_of device=(--device cpu)
+  if ! answer "$work/cpu" "$program"; then
+    bad "the answer on the CPU device: $(tail -n 1 "$work/cpu.err")"
+    return
+  fi
+  that "the CPU device answers" test -s "$work/cpu"
+  device=(--device gpu)
+  for card in b70 b580 a770; do
+    NS_NOCARD_REPORT=$work/$card.json answer "$work/$card" "$run" -x "$card" "$program"
+    code=$?
+    if [ $code = 0 ] && cmp -s "$work/cpu" "$work/$card"; then
+      ok "$card gives the same tokens as the CPU device"
+    else
+      bad "$card gives other tokens than the CPU device (exit $code)"
+      diff "$work/cpu" "$work/$card" | head -n 6
+      tail -n 3 "$work/$card.err"
+    fi
+    that "$card ran every kernel" test "$(field "$work/$card.json" kernels_skipped)" = 0
+    that "$card has no device memory left at exit" test "$(field "$work/$card.json" device_left)" = 0
+  done
+}
+
+ask() { # ask N: one request of N tokens; prints the answer
+  python3 - "$port" "$1" << 'PY'
+import json, sys, urllib.request
+body = {"messages": [{"role": "user", "content": "Count from one to twenty."}], "max_tokens": int(sys.argv[2]), "temperature": 0}
+request = urllib.request.Request(f"http://127.0.0.1:{sys.argv[1]}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+print(json.load(urllib.request.urlopen(request, timeout=240))["usage"]["completion_tokens"])
+PY
+}
+
+# served CARD N: a server on a pretended card answers one request of N tokens and stops; its report is in $work/served.N.json
+served() {
+  local tries=0
+  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  NS_NOCARD_REPORT=$work/served.$2.json "$run" -x "$1" "$program" serve --host 127.0.0.1 --port "$port" --ctx 512 --parallel 1 --device gpu --model "$model" \
+    > "$work/served.$2.log" 2>&1 < /dev/null &
+  server=$!
+  until python3 -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:$port/health', timeout=5)" 2> /dev/null; do
+    tries=$((tries + 1))
+    if [ $tries -gt 240 ] || ! kill -0 $server 2> /dev/null; then
+      tail -n 3 "$work/served.$2.log"
+      return 1
+    fi
+    sleep 0.5
+  done
+  ask "$2" > "$work/served.$2.tokens" || return 1
+  kill -TERM $server
+  wait $server
+  code=$?
+  server=
+  return $code
+}
+
+serve() {
+  if served b70 4 && served b70 36; then
+    ok "a server on the b70 answers and stops"
+  else
+    bad "a server on the b70 does not answer and stop"
+    return
+  fi
+  local few=$work/served.4.json many=$work/served.36.json
+  that "more tokens were really made" test "$(cat "$work/served.36.tokens")" -gt "$(cat "$work/served.4.tokens")"
+  that "serving waits for no host event" test "$(field "$few" host_event_waits) $(field "$many" host_event_waits)" = "0 0"
+  that "nothing is left on the device" test "$(field "$many" device_left)" = 0
+  echo "   reports: $(cat "$many")"
+}
+
+memory() {
+  local text device=(--device gpu)
+  NS_NOCARD_VRAM=64 NS_NOCARD_REPORT=$work/small.json answer "$work/small" "$run" b580 "$program"
+  code=$?
+  text=$(tail -n 3 "$work/small.err")
+  that "a card of 64 MiB is refused with exit 1 (was $code)" test $code = 1
+  that "the refusal speaks of memory: $text" grep -qiE 'memory|MiB|GiB|MB|GB' "$work/small.err"
+  that "and says nothing on stdout" test ! -s "$work/small"
+  that "nothing is left on the small card" test "$(field "$work/small.json" device_left)" = 0
+}
+
+# The runtime's own tests (engines/sycl) on pretended cards.
+runtime() {
+  local card test binary
+  for card in b70 a770; do
+    for test in launch graphs memory modules; do
+      binary=$(find "${CARGO_TARGET_DIR:-$top/target}/tests/release/deps" -maxdepth 1 -type f -perm -u+x -name "$test-*" -printf '%T@ %p\n' 2> /dev/null | sort -rn | sed -n '1s/^[^ ]* //p')
+      if [ -z "$binary" ]; then
+        echo "not run: the test program $test is not built (suite rust)"
+        skipped=$((skipped + 1))
+        continue
+      fi
+      NS_TEST_DEVICE=gpu timeout 600 "$run" -x "$card" "$binary" --test-threads 1 > "$work/out" 2>&1 < /dev/null
+      code=$?
+      if [ $code = 0 ]; then
+        ok "the runtime's tests of $test on the $card: $(sed -n 's/^test result: ok. \([0-9]* passed\).*/\1/p' "$work/out")"
+      else
+        bad "the runtime's tests of $test on the $card (exit $code)"
+        grep -vE '^test .* ok$' "$work/out" | tail -n 15
+      fi
+    done
+  done
+}
+
+model=$(find "${NS_BUNDLED:-$top/dist/share/nextsycl/models}" -name '*.gguf' 2> /dev/null | head -n 1)
+parts=(modules cards tokens serve memory runtime)
+[ $# = 0 ] || parts=("$@")
+for part in "${parts[@]}"; do "$part"; done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
