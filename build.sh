@@ -68,6 +68,34 @@ take_lock() {
   fi
 }
 
+# The offline compiler for Intel GPUs: the machine's own, or Debian's unpacked. Without one there is no native code, which
+# costs a card one compilation of each kernel at its first use and nothing else.
+find_ocloc() {
+  local unpacked=$build/debian/ocloc
+  ocloc=$(command -v ocloc || true)
+  [ -z "$ocloc" ] || return 0
+  # shellcheck disable=SC2046 # one package a word
+  if pkgs/debian/fetch.sh "$unpacked" $(cat pkgs/debian/ocloc.packages); then
+    ocloc="$unpacked/run ocloc"
+  else
+    say "no native GPU code: ocloc cannot be had here (see above); cards compile the kernels at their first use"
+  fi
+}
+
+# kernels KIND: its modules, and the library that offers them to other programs.
+kernels() {
+  local kind=$1 out=$build/kernels/$1 file native=()
+  say "kernels: $kind"
+  mkdir -p "$out"
+  # What a source that is gone has left.
+  for file in "$out"/*.*; do
+    [ -e "$file" ] && [ ! -e "kernels/$kind/$(basename "${file%%.*}").cpp" ] && rm -f "$file"
+  done
+  [ -z "$ocloc" ] || native=(--ocloc "$ocloc")
+  "$build/nskc/nskc" --oneapi "$build/oneapi" --out "$out" -I kernels --jobs "$jobs" "${native[@]}" kernels/"$kind"/*.cpp
+  "$build/nskc/nskc" library --kind "$kind" --dir "$out" --out "$build/launchers" --include kernels/runtime --link "$build/runtime"
+}
+
 # link FROM TO: TO becomes the same file as FROM (a hard link, a copy across file systems). Symbolic links stay links.
 link() { cp -alT "$1" "$2" 2> /dev/null || cp -aT "$1" "$2"; }
 
@@ -79,7 +107,7 @@ assemble() {
   for program in nextsycl nextsycl-llm; do link "$target/release/$program" "$fresh/bin/$program"; done
   for library in "$build"/lib/*.so; do link "$library" "$fresh/lib/nextsycl/${library##*/}"; done
   link "$build/kernels" "$fresh/lib/nextsycl/kernels"
-  rm -rf "$fresh/lib/nextsycl/kernels/.work"
+  find "$fresh/lib/nextsycl/kernels" -mindepth 2 -name '.*' -prune -exec rm -rf {} +
   for file in "$build"/oneapi/lib/*; do
     case ${file##*/} in clang | dpcpp-* | libsycl-jit* | libirc.so | libintlc.so) ;; *) link "$file" "$fresh/lib/nextsycl/oneapi/lib/${file##*/}" ;; esac
   done
@@ -106,13 +134,13 @@ build_all() {
   python3 pkgs/oneapi/fetch.py "$lock_file" "$build"
   say "kernel compiler"
   kernels/compiler/build.sh "$build/oneapi" "$build/nskc"
-  say "kernels"
-  kernels/build.sh "$build"
   say "runtime libraries"
   JOBS=$jobs kernels/runtime/build.sh "$build/oneapi" "$build/runtime"
-  mkdir -p "$build/lib" "$build/include"
-  for library in "$build"/runtime/*.so "$build"/launchers/*.so; do ln -f "$library" "$build/lib/"; done
-  for header in "$build"/runtime/*.h "$build"/launchers/*.h; do ln -f "$header" "$build/include/"; done
+  find_ocloc
+  for kind in kernels/*/; do
+    kind=$(basename "$kind")
+    case $kind in compiler | runtime | ns | tests) ;; *) kernels "$kind" ;; esac
+  done
   say "programs"
   cargo build --release --locked -j "$jobs" -p nextsycl -p nextsycl-llm -p ns-tiny ||
     fail "cargo could not build the programs; its messages are above"

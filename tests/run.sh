@@ -62,12 +62,27 @@ style() {
 
 # A target folder of its own: tests need the optimised code, but not the slow whole-program link of the release.
 rust() {
+  "$NS_BUILD/nskc/nskc" --oneapi "$NS_BUILD/oneapi" --out "$NS_TEST_KERNELS" -I kernels --jobs "$jobs" --quiet engines/sycl/tests/kernels/*.cpp || return 1
   cargo test --release --workspace --locked --no-fail-fast -j "$jobs" --target-dir "${CARGO_TARGET_DIR:-target}/tests" \
     --config 'profile.release.lto="off"' --config 'profile.release.debug=0'
 }
 
 build() { tests/build/run.sh; }
-compiler() { kernels/compiler/tests.sh; }
+# The kernel compiler, then its gate on the native code of every module.
+compiler() {
+  local ocloc iga unpacked=$NS_BUILD/debian/ocloc code=0
+  kernels/compiler/tests.sh || code=1
+  ocloc=$(command -v ocloc) || ocloc="$unpacked/run ocloc"
+  iga=$(command -v iga64) || iga="$unpacked/run iga64"
+  # shellcheck disable=SC2046 # one package a word
+  if [ "$ocloc" != "$unpacked/run ocloc" ] && [ "$iga" != "$unpacked/run iga64" ] || pkgs/debian/fetch.sh "$unpacked" $(cat pkgs/debian/ocloc.packages); then
+    for kind in "$NS_BUILD"/kernels/*/; do "$NS_BUILD/nskc/nskc" gate --dir "$kind" --ocloc "$ocloc" --iga "$iga" || code=1; done
+  else
+    echo "not run: the gate on native GPU code (ocloc cannot be had here)"
+    echo "0 passed, 0 failed, 1 skipped"
+  fi
+  return $code
+}
 kernels() { kernels/tests/run.sh; }
 tiny() { tests/tiny/run.sh; }
 nocard() { tests/nocard/tests.sh; }
