@@ -5,24 +5,6 @@
 #include "matrix.hpp"
 
 namespace ns {
-template <class F>NS_INLINE i32 blocks_of(i32 cols) { return (cols + F::BLOCK - 1) / F::BLOCK; }
-
-// One element of a packed matrix.
-template <class F>NS_INLINE f32 element(const u8 *packed, i64 rows, i64 cols, i64 row, i32 col) {
-  const i64 nb = blocks_of<F>(cols), block = col / F::BLOCK;
-  const i32 i = col % F::BLOCK;
-#ifdef NS_CPU
-  const CpuPart<F> part(packed + ((row / 16) * nb + block) * 16 * cpu_bytes<F>(), i / F::PART, row % 16);
-  return sycl::fma(part.d, part.q(i % F::PART), part.o);
-#else
-  const i64 at = row * nb + block;
-  if constexpr (F::FLOAT) return F::value(((const typename F::Value *)packed)[at * 32 + i]);
-  else if constexpr (std::is_same_v<F, FormatQ4_K>) return k4_value(packed + at * F::BYTES, i);
-  else
-    return block_value<F>([=](i32 k) { return packed + GpuPlanes<F>::start(k, rows, cols) + at * F::FIELDS.f[k].bytes; }, i);
-#endif
-}
-
 #ifdef NS_CPU
 // d sum_j q_j x_j + o sum_j x_j of one part, added to `sum`.
 template <class F> NS_INLINE f32 add_part(const CpuPart<F> &part, const u8 *act, i64 xs_at, i32 index, f32 sum) {
@@ -43,15 +25,14 @@ NS_INLINE void cpu_rows(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i
   const i32 nb = blocks_of<F>(cols);
   const i64 xs_at = act_xs(cols), stride = act_stride;
   f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-  i32 index = 0;
-  for (i32 b = 0; b < nb; b++, w += 16 * cpu_bytes<F>()) {
-    for (i32 p = 0; p < F::BLOCK / F::PART; p++, index++) {
-      const CpuPart<F> part(w, p, lane);
-      s0 = add_part<F>(part, act, xs_at, index, s0);
-      if constexpr (N > 1) s1 = add_part<F>(part, act + stride, xs_at, index, s1);
-      if constexpr (N > 2) s2 = add_part<F>(part, act + 2 * stride, xs_at, index, s2);
-      if constexpr (N > 3) s3 = add_part<F>(part, act + 3 * stride, xs_at, index, s3);
-    }
+  // one loop over all parts: in a loop of blocks around one of parts the compiler would take every lane's addresses one by one
+  constexpr i32 PARTS = F::BLOCK / F::PART;
+  for (i32 index = 0; index < nb * PARTS; index++) {
+    const CpuPart<F> part(w + (i64)(index / PARTS) * (16 * cpu_bytes<F>()), index % PARTS, lane);
+    s0 = add_part<F>(part, act, xs_at, index, s0);
+    if constexpr (N > 1) s1 = add_part<F>(part, act + stride, xs_at, index, s1);
+    if constexpr (N > 2) s2 = add_part<F>(part, act + 2 * stride, xs_at, index, s2);
+    if constexpr (N > 3) s3 = add_part<F>(part, act + 3 * stride, xs_at, index, s3);
   }
   if (row >= rows) return;
   y += row;
@@ -148,7 +129,7 @@ NS_INLINE void pack(const u8 *raw, u8 *packed, i32 first_row, i32 n_rows, i32 ro
 #endif
 }
 
-template <class F>NS_INLINE void embed(const u8 *packed, const i32 *ids, f32 *out, i32 rows, i32 cols) {
+template <class F> NS_INLINE void embed(const u8 *packed, const i32 *ids, f32 *out, i32 rows, i32 cols) {
   const Item it = item();
   const i64 at = it.get_group(0);
   const i32 row = ids[at];
@@ -156,7 +137,7 @@ template <class F>NS_INLINE void embed(const u8 *packed, const i32 *ids, f32 *ou
     out[at * cols + i] = row >= 0 && row < rows ? element<F>(packed, rows, cols, row, i) : 0.0f;
 }
 
-template <class F, class T>NS_INLINE void expand(const u8 *packed, T *out, i32 first_row, i32 rows, i32 cols) {
+template <class F, class T> NS_INLINE void expand(const u8 *packed, T *out, i32 first_row, i32 rows, i32 cols) {
   const Item it = item();
   const i64 r = it.get_group(0);
   for (i32 i = it.get_local_id(0); i < cols; i += it.get_local_range(0))

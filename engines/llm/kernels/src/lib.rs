@@ -7,6 +7,8 @@ pub mod act;
 pub mod attention;
 mod check;
 mod error;
+pub mod matrix;
+pub mod product;
 pub mod rows;
 pub mod sampling;
 
@@ -14,7 +16,9 @@ use std::path::{Path, PathBuf};
 
 pub use check::{Strided, at};
 pub use error::{Error, ErrorKind, Result};
+pub use matrix::{Matrix, RawRows};
 use ns_sycl::{Buffer, Device};
+pub use product::Products;
 
 /// Device memory from a byte offset on.
 pub type At<'a> = (&'a Buffer, usize);
@@ -27,6 +31,8 @@ pub struct Kernels {
     pub rows: rows::Rows,
     /// Attention of decode rows and prompts.
     pub attention: attention::Attention,
+    /// Matrices of stored weights: their modules are loaded when a matrix first needs them.
+    pub matrices: matrix::Matrices,
     /// From logits to tokens.
     pub sampling: sampling::Sampling,
 }
@@ -42,6 +48,7 @@ impl Kernels {
             rows: rows::Rows::load(device, &dir)?,
             attention: attention::Attention::load(device, &dir)?,
             sampling: sampling::Sampling::load(device, &dir)?,
+            matrices: matrix::Matrices::new(device, &dir),
             device: device.clone(),
             dir,
         })
