@@ -60,11 +60,9 @@ style() {
   cargo clippy --release --workspace --all-targets --locked -j "$jobs" -- -D warnings
 }
 
-# A target folder of its own: tests need the optimised code, but not the slow whole-program link of the release.
 rust() {
   "$NS_BUILD/nskc/nskc" --oneapi "$NS_BUILD/oneapi" --out "$NS_TEST_KERNELS" -I kernels --jobs "$jobs" --quiet engines/sycl/tests/kernels/*.cpp || return 1
-  cargo test --release --workspace --locked --no-fail-fast -j "$jobs" --target-dir "${CARGO_TARGET_DIR:-target}/tests" \
-    --config 'profile.release.lto="off"' --config 'profile.release.debug=0'
+  cargo test --release --workspace --locked --no-fail-fast -j "$jobs"
 }
 
 build() { tests/build/run.sh; }
