@@ -82,18 +82,14 @@ find_ocloc() {
   fi
 }
 
-# kernels KIND: its modules, and the library that offers them to other programs.
-kernels() {
-  local kind=$1 out=$build/kernels/$1 file native=()
-  say "kernels: $kind"
-  mkdir -p "$out"
-  # What a source that is gone has left.
-  for file in "$out"/*.*; do
-    [ -e "$file" ] && [ ! -e "kernels/$kind/$(basename "${file%%.*}").cpp" ] && rm -f "$file"
+# Modules whose source is gone.
+forget_gone_kernels() {
+  local file kind module
+  for file in "$build"/kernels/*/*.*; do
+    kind=$(basename "$(dirname "$file")")
+    module=${file##*/}
+    if [ -e "$file" ] && [ ! -e "kernels/$kind/${module%%.*}.cpp" ]; then rm -f "$file"; fi
   done
-  [ -z "$ocloc" ] || native=(--ocloc "$ocloc")
-  "$build/nskc/nskc" --oneapi "$build/oneapi" --out "$out" -I kernels --jobs "$jobs" "${native[@]}" kernels/"$kind"/*.cpp
-  "$build/nskc/nskc" library --kind "$kind" --dir "$out" --out "$build/launchers" --include kernels/runtime --link "$build/runtime"
 }
 
 # link FROM TO: TO becomes the same file as FROM (a hard link, a copy across file systems). Symbolic links stay links.
@@ -128,19 +124,22 @@ build_all() {
   preflight
   take_lock
   up_to_date && return
+  local file
   # The stamp gets the time at which the build began, so that a file changed meanwhile counts as new.
   rm -f "$build/stamp"
   echo "$lock_file" > "$build/began"
   python3 pkgs/oneapi/fetch.py "$lock_file" "$build"
   say "kernel compiler"
   kernels/compiler/build.sh "$build/oneapi" "$build/nskc"
+  say "kernels"
+  find_ocloc
+  forget_gone_kernels
+  NS_OCLOC=$ocloc JOBS=$jobs kernels/build.sh "$build"
   say "runtime libraries"
   JOBS=$jobs kernels/runtime/build.sh "$build/oneapi" "$build/runtime"
-  find_ocloc
-  for kind in kernels/*/; do
-    kind=$(basename "$kind")
-    case $kind in compiler | runtime | ns | tests) ;; *) kernels "$kind" ;; esac
-  done
+  mkdir -p "$build/lib" "$build/include"
+  for file in "$build"/runtime/*.so "$build"/launchers/*.so; do ln -f "$file" "$build/lib/"; done
+  for file in "$build"/runtime/*.h "$build"/launchers/*.h; do ln -f "$file" "$build/include/"; done
   say "programs"
   cargo build --release --locked -j "$jobs" -p nextsycl -p nextsycl-llm -p ns-tiny ||
     fail "cargo could not build the programs; its messages are above"
