@@ -36,6 +36,7 @@
 mod bpe;
 mod class;
 mod error;
+mod gguf;
 mod hash;
 mod message;
 mod sentencepiece;

@@ -86,13 +86,7 @@ impl SentencePiece {
     }
 
     /// Puts the pair that begins at symbol `at` into the heap, if the two make a piece.
-    fn offer(
-        &self,
-        text: &str,
-        symbols: &mut [Symbol],
-        at: usize,
-        heap: &mut BinaryHeap<(i64, Reverse<usize>, u32)>,
-    ) {
+    fn offer(&self, text: &str, symbols: &mut [Symbol], at: usize, heap: &mut BinaryHeap<(i64, Reverse<usize>, u32)>) {
         symbols[at].version += 1;
         let next = symbols[at].next;
         if next == NONE {

@@ -25,7 +25,8 @@ impl Marks {
                 used.extend(text.chars().filter(|&c| c >= '\u{F0000}'));
             }
         }
-        let mut free = ('\u{100000}'..='\u{10FFFD}').rev().chain('\u{F0000}'..='\u{FFFFD}').filter(|c| !used.contains(c));
+        let mut free =
+            ('\u{100000}'..='\u{10FFFD}').rev().chain('\u{F0000}'..='\u{FFFFD}').filter(|c| !used.contains(c));
         Some(Self { open: free.next()?, close: free.next()? })
     }
 

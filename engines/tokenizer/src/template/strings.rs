@@ -227,7 +227,6 @@ fn plain_deep(state: &State<'_, '_>, value: &Value) -> Value {
 pub(crate) fn install(env: &mut Environment<'_>) {
     env.set_unknown_method_callback(method);
     env.set_formatter(|out, _state, value| {
-        use std::fmt::Write;
         if value.is_undefined() {
             return Ok(());
         }
@@ -255,15 +254,12 @@ pub(crate) fn install(env: &mut Environment<'_>) {
         let old = plain(state, old).to_string();
         replace(state, &marked(state, text.as_str()), &old, &new.to_string(), None)
     });
-    env.add_filter(
-        "split",
-        |state: &State<'_, '_>, text: StringInput<'_>, by: Option<Value>, max: Option<i64>| {
-            let text = marked(state, text.as_str());
-            let by = separator(by.as_ref(), state)?;
-            let pieces = split(&text.plain, by.as_deref(), max.and_then(|n| usize::try_from(n).ok()), false);
-            Ok::<_, Error>(list(&text, pieces))
-        },
-    );
+    env.add_filter("split", |state: &State<'_, '_>, text: StringInput<'_>, by: Option<Value>, max: Option<i64>| {
+        let text = marked(state, text.as_str());
+        let by = separator(by.as_ref(), state)?;
+        let pieces = split(&text.plain, by.as_deref(), max.and_then(|n| usize::try_from(n).ok()), false);
+        Ok::<_, Error>(list(&text, pieces))
+    });
     env.add_filter("lines", |state: &State<'_, '_>, text: StringInput<'_>| {
         let text = marked(state, text.as_str());
         let pieces = lines(&text.plain, false);
@@ -295,12 +291,7 @@ pub(crate) fn install(env: &mut Environment<'_>) {
     }
 }
 
-fn tojson(
-    state: &State<'_, '_>,
-    value: &Value,
-    positional: Rest<Value>,
-    options: Kwargs,
-) -> Result<Value, Error> {
+fn tojson(state: &State<'_, '_>, value: &Value, positional: Rest<Value>, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<Value>>("indent")?.or_else(|| positional.first().cloned());
     let indent = match indent.filter(|indent| !indent.is_none()) {
         None => None,

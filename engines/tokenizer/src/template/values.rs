@@ -1,6 +1,6 @@
 //! The request as template values, with marks around its strings.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use minijinja::value::{Enumerator, Object, ObjectRepr, Value};
@@ -49,16 +49,27 @@ impl Risk {
         }
         let Some(first) = string.chars().next() else { return false };
         self.texts.iter().any(|text| {
-            text.char_indices().skip(1).any(|(at, c)| {
-                c == first && (text[at..].starts_with(string) || string.starts_with(&text[at..]))
-            })
+            text.char_indices()
+                .skip(1)
+                .any(|(at, c)| c == first && (text[at..].starts_with(string) || string.starts_with(&text[at..])))
         })
     }
 }
 
 /// A map whose methods win over its keys, as in Python: `schema.items()` works on a schema with a key `items`.
 #[derive(Debug)]
-struct Dict(Vec<(Value, Value)>);
+struct Dict {
+    pairs: Vec<(Value, Value)>,
+    /// Places of the keys; the last of equal ones wins.
+    places: HashMap<String, usize>,
+}
+
+impl Dict {
+    fn new(pairs: Vec<(Value, Value)>) -> Value {
+        let places = pairs.iter().zip(0..).filter_map(|((k, _), at)| Some((k.as_str()?.to_string(), at))).collect();
+        Value::from_object(Self { pairs, places })
+    }
+}
 
 impl Object for Dict {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
@@ -66,18 +77,18 @@ impl Object for Dict {
     }
 
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone())
+        self.places.get(key.as_str()?).map(|&at| self.pairs[at].1.clone())
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.0.iter().map(|(key, _)| key.clone()).collect())
+        Enumerator::Values(self.pairs.iter().map(|(key, _)| key.clone()).collect())
     }
 
     fn call_method(self: &Arc<Self>, _state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Value, Error> {
         match name {
-            "items" => Ok(self.0.iter().map(|(k, v)| Value::from(vec![k.clone(), v.clone()])).collect()),
-            "keys" => Ok(self.0.iter().map(|(k, _)| k.clone()).collect()),
-            "values" => Ok(self.0.iter().map(|(_, v)| v.clone()).collect()),
+            "items" => Ok(self.pairs.iter().map(|(k, v)| Value::from(vec![k.clone(), v.clone()])).collect()),
+            "keys" => Ok(self.pairs.iter().map(|(k, _)| k.clone()).collect()),
+            "values" => Ok(self.pairs.iter().map(|(_, v)| v.clone()).collect()),
             "get" => {
                 let key = args.first().ok_or_else(|| Error::from(ErrorKind::MissingArgument))?;
                 Ok(self.get_value(key).or_else(|| args.get(1).cloned()).unwrap_or(Value::from(())))
@@ -103,14 +114,23 @@ impl Values<'_> {
         let mut all = vec![self.bos, self.eos];
         for message in &self.request.messages {
             all.extend([message.role.as_str(), message.content.0.as_str()]);
-            all.extend([&message.name, &message.tool_call_id, &message.reasoning_content].into_iter().flatten().map(String::as_str));
+            all.extend(
+                [&message.name, &message.tool_call_id, &message.reasoning_content]
+                    .into_iter()
+                    .flatten()
+                    .map(String::as_str),
+            );
             for call in &message.tool_calls {
                 all.push(&call.name);
                 all.extend(call.id.as_deref());
                 json_strings(&call.arguments, &mut all);
             }
         }
-        self.request.tools.iter().chain(self.request.variables.values()).for_each(|value| json_strings(value, &mut all));
+        self.request
+            .tools
+            .iter()
+            .chain(self.request.variables.values())
+            .for_each(|value| json_strings(value, &mut all));
         all.extend(self.request.variables.keys().map(String::as_str));
         all
     }
@@ -136,7 +156,7 @@ impl Values<'_> {
         if let Some(thinking) = request.enable_thinking {
             set("enable_thinking", Value::from(thinking));
         }
-        Value::from_object(Dict(pairs))
+        Dict::new(pairs)
     }
 
     fn string(&self, text: &str, mark: Mark) -> Value {
@@ -166,22 +186,19 @@ impl Values<'_> {
             let calls = message.tool_calls.iter().map(|call| self.tool_call(call, mark)).collect();
             pairs.push((Value::from("tool_calls"), calls));
         }
-        Value::from_object(Dict(pairs))
+        Dict::new(pairs)
     }
 
     fn tool_call(&self, call: &ToolCall, mark: Mark) -> Value {
-        let function = Dict(vec![
+        let function = Dict::new(vec![
             (Value::from("name"), self.string(&call.name, mark)),
             (Value::from("arguments"), self.json(&call.arguments, mark)),
         ]);
-        let mut pairs = vec![
-            (Value::from("type"), Value::from("function")),
-            (Value::from("function"), Value::from_object(function)),
-        ];
+        let mut pairs = vec![(Value::from("type"), Value::from("function")), (Value::from("function"), function)];
         if let Some(id) = &call.id {
             pairs.push((Value::from("id"), self.string(id, mark)));
         }
-        Value::from_object(Dict(pairs))
+        Dict::new(pairs)
     }
 
     fn json(&self, value: &Json, mark: Mark) -> Value {
@@ -197,7 +214,7 @@ impl Values<'_> {
             Json::Array(items) => items.iter().map(|item| self.json(item, mark)).collect(),
             Json::Object(object) => {
                 let pairs = object.iter().map(|(key, value)| (self.key(key, mark), self.json(value, mark))).collect();
-                Value::from_object(Dict(pairs))
+                Dict::new(pairs)
             }
         }
     }

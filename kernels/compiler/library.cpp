@@ -1,0 +1,2 @@
+#include "commands.hpp"
+namespace nskc { int library(const LibraryOptions &) { fail("not yet"); } }
