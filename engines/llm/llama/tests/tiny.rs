@@ -11,7 +11,7 @@ const TOLERANCE: f32 = 5e-5;
 
 fn model(name: &str, dir: &tempfile::TempDir) -> PathBuf {
     let path = dir.path().join(format!("{name}.gguf"));
-    ns_tiny::write_table(ns_tiny::fixtures().join("llm").join(format!("{name}.json")), &path).unwrap();
+    ns_tiny::write_table(ns_tiny::fixtures().join(format!("{name}.json")), &path).unwrap();
     path
 }
 
@@ -33,7 +33,7 @@ fn worst(a: &[f32], b: &[f32]) -> f32 {
 fn check_against_reference(name: &str) {
     let dir = tempfile::tempdir().unwrap();
     let path = model(name, &dir);
-    let expected = Expected::load(&format!("llm/{name}")).unwrap();
+    let expected = Expected::load(name).unwrap();
     let mut engine = open(&path, &[("kv", "f32")], vec![128, 128]);
     let logits = expected.output("logits").unwrap();
     let n_vocab = engine.facts().n_vocab;
@@ -55,13 +55,13 @@ fn check_against_reference(name: &str) {
     for output in expected.outputs().filter(|o| o.starts_with("tap.")) {
         let (_, columns, values) = taps.iter().find(|t| format!("tap.{}", t.0) == output).unwrap();
         let wanted = expected.output(output).unwrap();
-        for (index, row) in expected.tap_rows().iter().enumerate() {
+        for (index, row) in expected.table.tap_rows.iter().enumerate() {
             let difference = worst(&values[row * columns..(row + 1) * columns], wanted.row(index).unwrap());
             assert!(difference < TOLERANCE, "{name}: {output} row {row} differs by {difference}");
             compared += 1;
         }
     }
-    assert_eq!(compared, expected.outputs().filter(|o| o.starts_with("tap.")).count() * expected.tap_rows().len());
+    assert_eq!(compared, expected.outputs().filter(|o| o.starts_with("tap.")).count() * expected.table.tap_rows.len());
 
     // one token at a time, by replayed graphs
     let single = engine.open_session(128).unwrap();
@@ -86,7 +86,7 @@ fn tied_head_matches_the_reference_on_every_row() {
 fn any_chunking_gives_the_same_text_and_close_logits() {
     let dir = tempfile::tempdir().unwrap();
     let path = model("llama", &dir);
-    let tokens = Expected::load("llm/llama").unwrap().tokens().to_vec();
+    let tokens = Expected::load("llama").unwrap().tokens().to_vec();
     let mut engine = open(&path, &[], vec![128]);
     let session = engine.open_session(128).unwrap();
     let whole = engine.feed(session, &tokens).unwrap();
@@ -105,7 +105,7 @@ fn any_chunking_gives_the_same_text_and_close_logits() {
 fn rows_together_equal_rows_alone_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
     let path = model("llama-tied", &dir);
-    let tokens = Expected::load("llm/llama-tied").unwrap().tokens().to_vec();
+    let tokens = Expected::load("llama-tied").unwrap().tokens().to_vec();
     let mut engine = open(&path, &[], vec![64; 9]);
     for rows in 1..=8 {
         for check in checks::verify_rows(engine.as_mut(), &tokens[..20], 3, rows).unwrap() {
@@ -122,7 +122,7 @@ fn rows_together_equal_rows_alone_bit_for_bit() {
 fn saved_copied_and_rolled_back_sessions_go_on_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let path = model("llama", &dir);
-    let tokens = Expected::load("llm/llama").unwrap().tokens().to_vec();
+    let tokens = Expected::load("llama").unwrap().tokens().to_vec();
     let mut engine = open(&path, &[], vec![64, 96, 80]);
     let a = engine.open_session(64).unwrap();
     engine.feed(a, &tokens[..21]).unwrap();
