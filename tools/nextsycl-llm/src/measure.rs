@@ -339,7 +339,7 @@ pub fn selftest(world: &World, args: &Selftest) -> Outcome {
         let input = [1.0_f32, 2.0, 3.0, 4.0];
         let buffer = device.alloc(size_of_val(&input)).map_err(fail)?;
         queue.write_slice(&buffer, 0, &input).map_err(fail)?;
-        let args = [ns_sycl::Arg::Buffer(&buffer, 0), ns_sycl::Arg::Buffer(&buffer, 0), ns_sycl::Arg::I32(4)];
+        let args = [ns_sycl::Arg::Buffer(&buffer, 0), ns_sycl::Arg::Buffer(&buffer, 0), ns_sycl::Arg::I64(4)];
         let group = kernel.sub_group_size().max(1) as usize;
         queue.launch(&kernel, [group, 1, 1], [group, 1, 1], &args).map_err(fail)?;
         let output: Vec<f32> = queue.read_vec(&buffer, 0, input.len()).map_err(fail)?;
