@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGINT;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 const HELP: &str = "\
 /clear   begins a new conversation
@@ -38,11 +38,17 @@ pub fn run(world: &World, args: &Run) -> Outcome {
     }
     let draw = sampling(&args.sample, &defaults())?;
     let found = world.find(args.model.as_deref())?;
-    let mut local = Local::open(world, &found, &args.open, args.ctx, NoCard::UseCpu)?;
     let mut talk = Talk { history: Vec::new(), system: args.system.clone(), draw, max: args.sample.max };
+    let open = || Local::open(world, &found, &args.open, args.ctx, NoCard::UseCpu);
     match prompt {
-        Some(prompt) => one_answer(&mut local, &mut talk, &prompt),
-        None => conversation(&mut local, &mut talk, &found.model.id),
+        Some(prompt) => {
+            let stop = catch()?;
+            one_answer(&mut open()?, &mut talk, &prompt, &stop)
+        }
+        None => {
+            let keys = Keys::catch()?;
+            conversation(&mut open()?, &mut talk, &found.model.id, &keys)
+        }
     }
 }
 
@@ -89,38 +95,65 @@ impl Talk {
     }
 }
 
-fn catch(flag: &Arc<AtomicBool>) -> Outcome {
-    let fail = |e: std::io::Error| Failure::error(format!("cannot catch Ctrl-C: {e}"));
-    // A second Ctrl-C ends the program at once.
-    signal_hook::flag::register_conditional_shutdown(SIGINT, 130, flag.clone()).map_err(fail)?;
-    signal_hook::flag::register(SIGINT, flag.clone()).map_err(fail)?;
-    Ok(())
+/// Catches Ctrl-C: while the flag is set it ends the program at once, else it sets the flag. The flag is set at first,
+/// for the time until something can be stopped.
+///
+/// To be called before a device is opened: the SYCL runtime's compiler catches signals too, and gives them on to whoever
+/// was there before it.
+fn catch() -> Outcome<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(true));
+    signal_hook::flag::register_conditional_shutdown(SIGINT, 130, flag.clone()).map_err(cannot_catch)?;
+    signal_hook::flag::register(SIGINT, flag.clone()).map_err(cannot_catch)?;
+    Ok(flag)
 }
 
-fn one_answer(local: &mut Local, talk: &mut Talk, prompt: &str) -> Outcome {
-    let stop = Arc::new(AtomicBool::new(false));
-    catch(&stop)?;
-    let speed = talk.say(local, prompt, &stop)?;
+fn cannot_catch(error: std::io::Error) -> Failure {
+    Failure::error(format!("cannot catch Ctrl-C: {error}"))
+}
+
+fn one_answer(local: &mut Local, talk: &mut Talk, prompt: &str, stop: &AtomicBool) -> Outcome {
+    stop.store(false, Ordering::Release);
+    let speed = talk.say(local, prompt, stop)?;
     out::data("\n")?;
     out::talk(&speed.line());
     if speed.finish.is_none() { Err(Failure::interrupted()) } else { Ok(()) }
 }
 
-fn conversation(local: &mut Local, talk: &mut Talk, name: &str) -> Outcome {
-    let stop = Arc::new(AtomicBool::new(false));
-    let busy = Arc::new(AtomicBool::new(false));
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT])
-        .map_err(|e| Failure::error(format!("cannot catch Ctrl-C: {e}")))?;
-    let (stop_flag, busy_flag) = (stop.clone(), busy.clone());
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            if busy_flag.load(Ordering::Acquire) {
-                stop_flag.store(true, Ordering::Release);
-            } else {
-                ask_for("\n(Ctrl-D or /quit leaves)\n> ");
+/// Ctrl-C in a conversation.
+struct Keys {
+    /// Set when an answer shall end.
+    stop: Arc<AtomicBool>,
+    /// What Ctrl-C means now.
+    phase: Arc<AtomicU8>,
+}
+
+/// The model is loaded: Ctrl-C ends the program.
+const LOADING: u8 = 0;
+/// The user is to write: Ctrl-C says how to leave.
+const ASKING: u8 = 1;
+/// An answer is written: Ctrl-C ends it.
+const ANSWERING: u8 = 2;
+
+impl Keys {
+    fn catch() -> Outcome<Self> {
+        let keys = Self { stop: Arc::new(AtomicBool::new(false)), phase: Arc::new(AtomicU8::new(LOADING)) };
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT]).map_err(cannot_catch)?;
+        let (stop, phase) = (keys.stop.clone(), keys.phase.clone());
+        std::thread::spawn(move || {
+            for _ in signals.forever() {
+                match phase.load(Ordering::Acquire) {
+                    LOADING => signal_hook::low_level::exit(130),
+                    ANSWERING => stop.store(true, Ordering::Release),
+                    _ => ask_for("\n(Ctrl-D or /quit leaves)\n> "),
+                }
             }
-        }
-    });
+        });
+        Ok(keys)
+    }
+}
+
+fn conversation(local: &mut Local, talk: &mut Talk, name: &str, keys: &Keys) -> Outcome {
+    keys.phase.store(ASKING, Ordering::Release);
     out::talk(&format!("{name} on {}. /help shows what there is besides talking.", local.chosen.names()));
     let mut input = std::io::stdin().lock();
     loop {
@@ -142,10 +175,10 @@ fn conversation(local: &mut Local, talk: &mut Talk, name: &str) -> Outcome {
                 out::talk(&format!("There is no {command}; /help shows what there is."));
             }
             words => {
-                stop.store(false, Ordering::Release);
-                busy.store(true, Ordering::Release);
-                let result = talk.say(local, words, &stop);
-                busy.store(false, Ordering::Release);
+                keys.stop.store(false, Ordering::Release);
+                keys.phase.store(ANSWERING, Ordering::Release);
+                let result = talk.say(local, words, &keys.stop);
+                keys.phase.store(ASKING, Ordering::Release);
                 out::data("\n")?;
                 match result {
                     Ok(speed) if speed.finish.is_none() => out::talk(&format!("(stopped) {}", speed.line())),
@@ -206,6 +239,7 @@ pub fn generate(world: &World, args: &Generate) -> Outcome {
     };
     let draw = sampling(&args.sample, &Sampling::default())?;
     let found = world.find(Some(&args.model))?;
+    let stop = catch()?;
     let mut local = Local::open(world, &found, &args.open, args.ctx, NoCard::Refuse)?;
     let prompt = match (words, ids) {
         (_, Some(ids)) => Ok(ids),
@@ -219,8 +253,7 @@ pub fn generate(world: &World, args: &Generate) -> Outcome {
         (words, None) => local.text.encode(&words.unwrap_or_default()),
     };
     let prompt = prompt.map_err(|e| Failure::error(e.to_string()))?;
-    let stop = Arc::new(AtomicBool::new(false));
-    catch(&stop)?;
+    stop.store(false, Ordering::Release);
     let ask = Ask { prompt: &prompt, sampling: draw, max: args.sample.max, ignore_end: args.ignore_eos };
     let mut first = true;
     let mut emit = |text: &str| if args.print_ids { Ok(()) } else { out::data(text) };

@@ -10,6 +10,7 @@ use ns_http::Limits;
 use ns_http::cors::Origins;
 use ns_registry::Model;
 use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The control socket of a server.
 pub fn socket(world: &World, control: &Control) -> PathBuf {
@@ -27,15 +28,21 @@ pub fn run(world: &World, args: &Serve) -> Outcome {
     let info = (found.registration.info)(&found.model.file)?;
     let contexts = contexts(world, args, &found.model, info.context_length)?;
     let config = config(world, args, &found, contexts.clone())?;
-    let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
-    let chosen = device::choose(&args.open.device, registered, &world.settings, NoCard::Refuse)?;
-    let draft = !args.open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
-    let options = load_options(&found, &chosen, contexts, &args.open, draft)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|e| Failure::error(format!("cannot start the server's threads: {e}")))?;
+    // Before a device is opened: the SYCL runtime's compiler catches signals too, and gives them on to whoever was
+    // there before it.
+    let stops = {
+        let _guard = runtime.enter();
+        stop_signals()?
+    };
+    let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
+    let chosen = device::choose(&args.open.device, registered, &world.settings, NoCard::Refuse)?;
+    let draft = !args.open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
+    let options = load_options(&found, &chosen, contexts, &args.open, draft)?;
     let name = config.name.clone();
     let socket = config.socket.clone();
     let loader = Box::new(move |progress: &mut dyn FnMut(u64, u64)| {
@@ -46,23 +53,27 @@ pub fn run(world: &World, args: &Serve) -> Outcome {
     let result = runtime.block_on(async move {
         let bound = serve::bind(config).await?;
         out::talk(&format!("{name} on {}: http://{} and {}", chosen.names(), bound.address, socket.display()));
-        let (sender, stops) = tokio::sync::mpsc::channel(8);
-        for kind in [tokio::signal::unix::SignalKind::interrupt(), tokio::signal::unix::SignalKind::terminate()] {
-            let mut signal =
-                tokio::signal::unix::signal(kind).map_err(|e| Failure::error(format!("cannot catch signals: {e}")))?;
-            let sender = sender.clone();
-            tokio::spawn(async move {
-                while signal.recv().await.is_some() {
-                    // The server that is gone needs no telling.
-                    let _ = sender.send(()).await;
-                }
-            });
-        }
         bound.run(loader, stops).await
     });
     // Threads that wait for clients do not hold the program.
     runtime.shutdown_background();
     result
+}
+
+/// Tells each SIGINT and SIGTERM. Needs a tokio runtime.
+fn stop_signals() -> Outcome<tokio::sync::mpsc::Receiver<()>> {
+    let (sender, stops) = tokio::sync::mpsc::channel(8);
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let mut signal = signal(kind).map_err(|e| Failure::error(format!("cannot catch signals: {e}")))?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while signal.recv().await.is_some() {
+                // The server that is gone needs no telling.
+                let _ = sender.send(()).await;
+            }
+        });
+    }
+    Ok(stops)
 }
 
 /// How the server is set up: flags, else the registry's entry, else the settings.

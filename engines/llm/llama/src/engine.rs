@@ -11,11 +11,11 @@ use ns_llm::{
     Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions, Moment,
     OptionValues, Progress, Result, Sampling, SessionId, Tap, sampler,
 };
+use ns_llm_kernels::Kernels;
 use ns_llm_kernels::attention::{CELL_ALIGN, Chunk, KvPrecision, splits};
 use ns_llm_kernels::product::{Products, Scratch};
 use ns_llm_kernels::rows::{ROW_STATE, RowState};
-use ns_llm_kernels::Kernels;
-use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
+use ns_sycl::{Buffer, Device, DeviceClass, Graph, Locations, Queue, bytes_of};
 use ns_weights::ModelFile;
 use std::collections::HashMap;
 
@@ -59,7 +59,6 @@ impl Llama {
     pub fn load(file: ModelFile, options: &LoadOptions, progress: Progress<'_>) -> Result<Self> {
         let p = Params::read(&file)?;
         let values = options.options.clone().with_environment(OPTIONS, Moment::Load, &|n| std::env::var(n).ok())?;
-        let precision = if values.get("kv") == Some("f32") { KvPrecision::F32 } else { KvPrecision::F16 };
         let chunk = chunk_option(&values)?;
         let [selector] = options.devices.as_slice() else {
             let n = options.devices.len();
@@ -75,6 +74,10 @@ impl Llama {
             ));
         }
         let device = Device::open(selector).map_err(|e| device_error("cannot open the device", e))?;
+        let precision = match (values.get("kv"), device.class()) {
+            (Some("f16"), _) | (None, DeviceClass::Gpu) => KvPrecision::F16,
+            _ => KvPrecision::F32,
+        };
         let cells = options.contexts.iter().map(|c| c.next_multiple_of(CELL_ALIGN)).sum();
         let sizes = Sizes::new(&p, device.class(), chunk, cells, precision);
         let widest = p.hidden_size.max(p.n_ff).max(p.n_heads * p.head_dim);
@@ -109,10 +112,7 @@ impl Llama {
             max_verify: MAX_ROWS,
             truncatable: true,
             draft: false,
-            cache_fingerprint: format!(
-                "llama kv-{kv_name} {}x{}x{} v1",
-                p.n_layers, p.n_kv, p.head_dim
-            ),
+            cache_fingerprint: format!("llama kv-{kv_name} {}x{}x{} v1", p.n_layers, p.n_kv, p.head_dim),
         };
         let scale = 1.0 / (p.head_dim as f32).sqrt();
         tracing::debug!(scale, cells, "llama model opened");
@@ -281,8 +281,7 @@ impl Llama {
         self.check_room(session, tokens.len())?;
         self.keep_logits(&[session])?;
         let rows = tokens.len();
-        let states =
-            tokens.iter().enumerate().map(|(i, &t)| self.state(session, i, t)).collect::<Result<Vec<_>>>()?;
+        let states = tokens.iter().enumerate().map(|(i, &t)| self.state(session, i, t)).collect::<Result<Vec<_>>>()?;
         let mut out = Vec::with_capacity(n_out * self.p.n_vocab);
         let last_row;
         if rows <= MAX_ROWS {
@@ -563,12 +562,7 @@ impl Engine for Llama {
         Ok(logits)
     }
 
-    fn forward_tapped(
-        &mut self,
-        session: SessionId,
-        tokens: &[u32],
-        tap: &mut dyn FnMut(Tap<'_>),
-    ) -> Result<Vec<f32>> {
+    fn forward_tapped(&mut self, session: SessionId, tokens: &[u32], tap: &mut dyn FnMut(Tap<'_>)) -> Result<Vec<f32>> {
         self.run(session, tokens, tokens.len(), Some(tap))
     }
 
@@ -635,7 +629,14 @@ impl Engine for Llama {
             .profile()
             .unwrap_or_default()
             .iter()
-            .map(|k| format!("{:<40} {:>8} x {:>10.1} us", k.name, k.count, k.nanoseconds as f64 / k.count.max(1) as f64 / 1e3))
+            .map(|k| {
+                format!(
+                    "{:<40} {:>8} x {:>10.1} us",
+                    k.name,
+                    k.count,
+                    k.nanoseconds as f64 / k.count.max(1) as f64 / 1e3
+                )
+            })
             .collect()
     }
 }

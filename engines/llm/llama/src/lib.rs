@@ -37,7 +37,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         env: "NS_KV",
         value: "f16|f32",
         allowed: &["f16", "f32"],
-        help: "precision of the key-value cache (default f16)",
+        help: "precision of the key-value cache (default f16 on a card, f32 on the CPU device)",
         moment: Moment::Load,
     },
     OptionSpec {

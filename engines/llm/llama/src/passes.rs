@@ -137,13 +137,7 @@ impl<'a> Pass<'a> {
         self.tap("ffn_inp", index, &self.work.x, rows, p.hidden_size, 0..p.hidden_size, tap)
     }
 
-    fn feed_forward(
-        &self,
-        shape: Shape,
-        index: usize,
-        layer: &Layer,
-        tap: &mut Option<TapFunction<'_>>,
-    ) -> Result<()> {
+    fn feed_forward(&self, shape: Shape, index: usize, layer: &Layer, tap: &mut Option<TapFunction<'_>>) -> Result<()> {
         let (p, rows, queue) = (self.p, shape.rows(), self.queue);
         let norm = (&layer.ffn_norm, 0);
         self.norm_tap("ffn_norm", index, norm, rows, tap)?;
@@ -226,6 +220,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Hands columns of a buffer's rows to the tap; a layer of `usize::MAX` is none.
+    #[allow(clippy::too_many_arguments)]
     fn tap(
         &self,
         name: &str,

@@ -1,8 +1,8 @@
 //! Conversations: their cells, their position and where their logits are.
 
 use crate::arena::{CellArena, CellRange};
-use ns_llm_kernels::attention::CELL_ALIGN;
 use ns_llm::{Error, ErrorKind, Result, SessionId};
+use ns_llm_kernels::attention::CELL_ALIGN;
 use std::collections::BTreeMap;
 
 /// Where the logits after a session's last token are.

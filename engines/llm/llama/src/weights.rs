@@ -61,9 +61,7 @@ struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     fn tensor(&self, name: &str) -> Result<Tensor<'a>> {
-        self.file
-            .tensor(name)
-            .ok_or_else(|| Error::new(ErrorKind::Model, format!("tensor {name} is missing")))
+        self.file.tensor(name).ok_or_else(|| Error::new(ErrorKind::Model, format!("tensor {name} is missing")))
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -88,8 +86,7 @@ impl<'a> Loader<'a> {
         while at < tensors.len() {
             let run = tensors[at..].iter().take_while(|t| t.ty == tensors[at].ty).count();
             let group = &tensors[at..at + run];
-            let raw: Vec<RawRows<'_>> =
-                group.iter().map(|t| RawRows { rows: t.rows(), data: t.data }).collect();
+            let raw: Vec<RawRows<'_>> = group.iter().map(|t| RawRows { rows: t.rows(), data: t.data }).collect();
             let matrix = Matrix::pack(self.kernels, self.queue, group[0].ty, group[0].columns(), &raw)
                 .map_err(|e| device_kernel_error(group[0].name, e))?;
             let first = rows;
