@@ -314,7 +314,7 @@ int build(const BuildOptions &options) {
   // The compiler finds its own libraries beside itself; what LD_LIBRARY_PATH says of another toolkit must not win.
   std::string identity = library_identity(run.toolkit);
   if (options.self_test_only) {
-    TemporaryFolder folder("/tmp");
+    TemporaryFolder folder(temporary_parent());
     run.work = folder.path();
     choose_compiler(run, identity);
     std::printf("self-test passed (%s)\n", run.use_public ? "public interface" : "compileSYCL");

@@ -142,6 +142,11 @@ std::vector<std::string> split(const std::string &text, char separator) {
   return out;
 }
 
+std::string temporary_parent() {
+  const char *t = std::getenv("TMPDIR");
+  return t && *t ? t : "/tmp";
+}
+
 TemporaryFolder::TemporaryFolder(const std::string &parent) {
   std::string pattern = join(parent, "run-XXXXXX");
   std::vector<char> name(pattern.begin(), pattern.end());

@@ -41,6 +41,9 @@ bool starts_with(const std::string &text, const std::string &start);
 std::vector<std::string> split(const std::string &text, char separator);  // trimmed, no empty pieces
 std::string trim(const std::string &text);
 
+/// $TMPDIR or /tmp.
+std::string temporary_parent();
+
 /// A folder that exists as long as the object does.
 class TemporaryFolder {
 public:

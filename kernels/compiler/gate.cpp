@@ -48,7 +48,7 @@ Counts count_instructions(const std::string &text) {
 
 struct Checker {
   const GateOptions &o;
-  TemporaryFolder work{"/tmp"};
+  TemporaryFolder work{temporary_parent()};
   std::vector<std::string> iga = program_words(o.iga);
 
   Counts disassemble(const NativeKernel &k, const std::string &target) {
