@@ -220,6 +220,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Hands columns of a buffer's rows to the tap; a layer of `usize::MAX` is none.
+    #[allow(clippy::too_many_arguments)]
     fn tap(
         &self,
         name: &str,

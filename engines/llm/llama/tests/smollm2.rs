@@ -1,6 +1,9 @@
 //! The default model's real weights against a float64 forward pass of the same file (tests/reference/forward.py). The
 //! file is the one in `NS_BUNDLED`, as `build.sh test` sets it.
 
+// Helpers outside #[test] functions are test code too.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use ns_llm::{Engine, LoadOptions, Sampling, sampler};
 use std::path::PathBuf;
 

@@ -1,6 +1,9 @@
 //! The engine against float64 reference outputs of seeded models, and its own invariants. Runs on the CPU device, or on
 //! the one that `NS_TEST_DEVICE` names.
 
+// Helpers outside #[test] functions are test code too.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use ns_llm::{Engine, LoadOptions, Moment, OptionValues, Sampling, checks, sampler};
 use ns_llm_llama::{OPTIONS, REGISTRATION};
 use ns_tiny::Expected;
