@@ -68,6 +68,30 @@ take_lock() {
   fi
 }
 
+# The offline compiler for Intel GPUs: the machine's own, or Debian's unpacked. Without one there is no native code, which
+# costs a card one compilation of each kernel at its first use and nothing else.
+find_ocloc() {
+  local unpacked=$build/debian/ocloc
+  ocloc=$(command -v ocloc || true)
+  [ -z "$ocloc" ] || return 0
+  # shellcheck disable=SC2046 # one package a word
+  if pkgs/debian/fetch.sh "$unpacked" $(cat pkgs/debian/ocloc.packages); then
+    ocloc="$unpacked/run ocloc"
+  else
+    say "no native GPU code: ocloc cannot be had here (see above); cards compile the kernels at their first use"
+  fi
+}
+
+# Modules whose source is gone.
+forget_gone_kernels() {
+  local file kind module
+  for file in "$build"/kernels/*/*.*; do
+    kind=$(basename "$(dirname "$file")")
+    module=${file##*/}
+    if [ -e "$file" ] && [ ! -e "kernels/$kind/${module%%.*}.cpp" ]; then rm -f "$file"; fi
+  done
+}
+
 # link FROM TO: TO becomes the same file as FROM (a hard link, a copy across file systems). Symbolic links stay links.
 link() { cp -alT "$1" "$2" 2> /dev/null || cp -aT "$1" "$2"; }
 
@@ -79,7 +103,7 @@ assemble() {
   for program in nextsycl nextsycl-llm; do link "$target/release/$program" "$fresh/bin/$program"; done
   for library in "$build"/lib/*.so; do link "$library" "$fresh/lib/nextsycl/${library##*/}"; done
   link "$build/kernels" "$fresh/lib/nextsycl/kernels"
-  rm -rf "$fresh/lib/nextsycl/kernels/.work"
+  find "$fresh/lib/nextsycl/kernels" -mindepth 2 -name '.*' -prune -exec rm -rf {} +
   for file in "$build"/oneapi/lib/*; do
     case ${file##*/} in clang | dpcpp-* | libsycl-jit* | libirc.so | libintlc.so) ;; *) link "$file" "$fresh/lib/nextsycl/oneapi/lib/${file##*/}" ;; esac
   done
@@ -100,6 +124,7 @@ build_all() {
   preflight
   take_lock
   up_to_date && return
+  local file
   # The stamp gets the time at which the build began, so that a file changed meanwhile counts as new.
   rm -f "$build/stamp"
   echo "$lock_file" > "$build/began"
@@ -107,12 +132,14 @@ build_all() {
   say "kernel compiler"
   kernels/compiler/build.sh "$build/oneapi" "$build/nskc"
   say "kernels"
-  kernels/build.sh "$build"
+  find_ocloc
+  forget_gone_kernels
+  NS_OCLOC=$ocloc JOBS=$jobs kernels/build.sh "$build"
   say "runtime libraries"
   JOBS=$jobs kernels/runtime/build.sh "$build/oneapi" "$build/runtime"
   mkdir -p "$build/lib" "$build/include"
-  for library in "$build"/runtime/*.so "$build"/launchers/*.so; do ln -f "$library" "$build/lib/"; done
-  for header in "$build"/runtime/*.h "$build"/launchers/*.h; do ln -f "$header" "$build/include/"; done
+  for file in "$build"/runtime/*.so "$build"/launchers/*.so; do ln -f "$file" "$build/lib/"; done
+  for file in "$build"/runtime/*.h "$build"/launchers/*.h; do ln -f "$file" "$build/include/"; done
   say "programs"
   cargo build --release --locked -j "$jobs" -p nextsycl -p nextsycl-llm -p ns-tiny ||
     fail "cargo could not build the programs; its messages are above"

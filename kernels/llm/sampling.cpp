@@ -26,7 +26,7 @@ static_assert(sizeof(Choice) == 32);
 
 // Values in their order, then lower ids first, as one number. -0 counts as 0.
 constexpr i64 EXCLUDED = -0x7fffffffffffffffL - 1;
-inline i64 key_of(f32 v, i32 id) {
+NS_INLINE i64 key_of(f32 v, i32 id) {
   if (!(v > NONE)) return EXCLUDED;
   const i32 bits = sycl::bit_cast<i32>(v + 0.0f);
   const i32 ordered = bits >= 0 ? bits : bits ^ 0x7fffffff;
@@ -47,7 +47,7 @@ struct Bound {
 // Below the key of every value but -inf, above the keys of -inf.
 constexpr i64 LOWEST = (i64)(((u64)0x807fffffu << 32) | 0xffffffffu);
 
-inline i64 middle(i64 low, i64 high) { return (i64)((u64)low + (((u64)high - (u64)low) >> 1)); }
+NS_INLINE i64 middle(i64 low, i64 high) { return (i64)((u64)low + (((u64)high - (u64)low) >> 1)); }
 } // namespace
 
 // out[row] = the id of the largest value.

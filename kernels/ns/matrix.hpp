@@ -16,7 +16,7 @@
 // Rows of float formats are padded to whole blocks of 32 with zeros.
 //
 // cpu layout: 16 rows together, [rows / 16][blocks][field][16 rows]: a lane is a row, and a vector of bytes is one value of 16 rows.
-// Missing rows of the last group are zero.
+// The K formats are stored part by part, so that every part reads alike (see CpuPart). Missing rows of the last group are zero.
 // gpu layout: one plane a field, [rows][blocks][bytes of the field], each plane on a 256-byte boundary, so that 16 bytes of quants
 // are one aligned load. Q4_K keeps its blocks of 144 bytes: they are aligned as they are.
 #pragma once
@@ -149,36 +149,47 @@ template <bool M, bool H> struct CpuPart<FormatNibble32<M, H>> {
     });
   }
 };
-template <> struct CpuPart<FormatQ4_K> { // d, dmin: half[16] each; scales u8 [8][16]; minima u8 [8][16]; q u8 [128][16]
+// d, dmin: half[16] each; then for each part: scale u8[16], minimum u8[16], q u8[16][16] (low nibbles values 0..15, high ones 16..31).
+template <> struct CpuPart<FormatQ4_K> {
+  static constexpr i32 HEAD = 64, BYTES = 288;
   const u8 *q_;
-  i32 high;
-  f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) : q_(b + 320 + 512 * (p / 2) + lane), high(4 * (p % 2)) {
-    d = half_at(b + 2 * lane) * (f32)b[64 + 16 * p + lane];
-    o = -half_at(b + 32 + 2 * lane) * (f32)b[192 + 16 * p + lane];
-  }
-  f32 q(i32 j) const { return (f32)(q_[16 * j] >> high & 15); }
-  template <class G> void each(G g) const {
-    repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
-  }
-};
-template <> struct CpuPart<FormatQ6_K> { // ql u8 [128][16]; qh u8 [64][16]; scales i8 [16][16]; d half [16]
-  const u8 *l_, *h_;
-  i32 low_shift, high_shift;
   f32 d, o;
   CpuPart(const u8 *b, i32 p, i32 lane) {
-    // element i = 128 n + 32 j + l: p = i / 16 = 8 n + 2 j + l / 16
-    const i32 n = p / 8, j = p / 2 % 4, l0 = p % 2 * 16;
-    l_ = b + 16 * (64 * n + 32 * (j & 1) + l0) + lane, low_shift = 4 * (j >> 1);
-    h_ = b + 2048 + 16 * (32 * n + l0) + lane, high_shift = 2 * j;
-    d = half_at(b + 3328 + 2 * lane) * (f32)(i8)b[3072 + 16 * p + lane];
-    o = 0;
+    const u8 *part = b + HEAD + BYTES * p;
+    d = half_at(b + 2 * lane) * (f32)part[lane];
+    o = -half_at(b + 32 + 2 * lane) * (f32)part[16 + lane];
+    q_ = part + 32 + lane;
+  }
+  f32 q(i32 j) const { return (f32)(j < 16 ? q_[16 * j] & 15 : q_[16 * (j - 16)] >> 4); }
+  template <class G> void each(G g) const {
+    repeat<16>([&](i32 j) __attribute__((always_inline)) {
+      const i32 v = q_[16 * j];
+      g(j, (f32)(v & 15)), g(j + 16, (f32)(v >> 4));
+    });
+  }
+};
+// d half[16]; then for each part: scale i8[16], low u8[8][16] (nibbles of values j and j + 8), high u8[4][16] (two bits of j, j + 4, ..).
+template <> struct CpuPart<FormatQ6_K> {
+  static constexpr i32 HEAD = 32, BYTES = 208;
+  const u8 *l_, *h_;
+  f32 d, o;
+  CpuPart(const u8 *b, i32 p, i32 lane) : o(0) {
+    const u8 *part = b + HEAD + BYTES * p;
+    d = half_at(b + 2 * lane) * (f32)((const i8 *)part)[lane];
+    l_ = part + 16 + lane;
+    h_ = part + 144 + lane;
   }
   f32 q(i32 j) const {
-    return (f32)(((l_[16 * j] >> low_shift & 15) | (h_[16 * j] >> high_shift & 3) << 4) - 32);
+    return (f32)(((l_[16 * (j % 8)] >> 4 * (j / 8) & 15) | (h_[16 * (j % 4)] >> 2 * (j / 4) & 3) << 4) - 32);
   }
   template <class G> void each(G g) const {
-    repeat<16>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
+    repeat<4>([&](i32 j) __attribute__((always_inline)) {
+      const i32 h = h_[16 * j], a = l_[16 * j], c = l_[16 * (j + 4)];
+      g(j, (f32)(((a & 15) | (h << 4 & 48)) - 32));
+      g(j + 4, (f32)(((c & 15) | (h << 2 & 48)) - 32));
+      g(j + 8, (f32)((a >> 4 | (h & 48)) - 32));
+      g(j + 12, (f32)((c >> 4 | (h >> 2 & 48)) - 32));
+    });
   }
 };
 
@@ -188,16 +199,33 @@ template <class F> NS_INLINE void cpu_pack(const u8 *from, u8 *to, i32 lane) {
     using V = typename F::Value;
     for (i32 j = 0; j < 32; j++) ((V *)to)[16 * j + lane] = ((const V *)from)[j];
   } else if constexpr (std::is_same_v<F, FormatQ4_K>) {
+    using Part = CpuPart<F>;
     ((u16 *)to)[lane] = *(const u16 *)from, ((u16 *)to)[16 + lane] = *(const u16 *)(from + 2);
     for (i32 g = 0; g < 8; g++) {
       i32 scale, minimum;
       k4_scale(from + 4, g, scale, minimum);
-      to[64 + 16 * g + lane] = (u8)scale, to[192 + 16 * g + lane] = (u8)minimum;
+      u8 *part = to + Part::HEAD + Part::BYTES * g + lane;
+      part[0] = (u8)scale, part[16] = (u8)minimum;
+      const u8 *q = from + 16 + 32 * (g / 2);
+      const i32 shift = 4 * (g % 2);
+      for (i32 j = 0; j < 16; j++) part[32 + 16 * j] = (u8)((q[j] >> shift & 15) | (q[j + 16] >> shift & 15) << 4);
     }
-    for (i32 j = 0; j < 128; j++) to[320 + 16 * j + lane] = from[16 + j];
   } else if constexpr (std::is_same_v<F, FormatQ6_K>) {
-    for (i32 j = 0; j < 208; j++) to[16 * j + lane] = from[j];
-    ((u16 *)to)[1664 + lane] = *(const u16 *)(from + 208);
+    using Part = CpuPart<F>;
+    ((u16 *)to)[lane] = *(const u16 *)(from + 208);
+    for (i32 p = 0; p < 16; p++) { // values 128 n + 32 j + l of the block, l = l0 ..
+      const i32 n = p / 8, j = p / 2 % 4, l0 = p % 2 * 16;
+      const u8 *low = from + 64 * n + 32 * (j & 1) + l0, *high = from + 128 + 32 * n + l0;
+      const i32 a = 4 * (j >> 1), c = 2 * j;
+      u8 *part = to + Part::HEAD + Part::BYTES * p + lane;
+      part[0] = from[192 + p];
+      for (i32 k = 0; k < 8; k++) part[16 + 16 * k] = (u8)((low[k] >> a & 15) | (low[k + 8] >> a & 15) << 4);
+      for (i32 k = 0; k < 4; k++) {
+        i32 bits = 0;
+        for (i32 i = 0; i < 4; i++) bits |= (high[k + 4 * i] >> c & 3) << 2 * i;
+        part[144 + 16 * k] = (u8)bits;
+      }
+    }
   } else if constexpr (std::is_same_v<F, FormatQ8_0>) {
     ((u16 *)to)[lane] = *(const u16 *)from;
     for (i32 j = 0; j < 32; j++) to[32 + 16 * j + lane] = from[2 + j];

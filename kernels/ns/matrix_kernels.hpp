@@ -25,15 +25,14 @@ NS_INLINE void cpu_rows(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i
   const i32 nb = blocks_of<F>(cols);
   const i64 xs_at = act_xs(cols), stride = act_stride;
   f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-  i32 index = 0;
-  for (i32 b = 0; b < nb; b++, w += 16 * cpu_bytes<F>()) {
-    for (i32 p = 0; p < F::BLOCK / F::PART; p++, index++) {
-      const CpuPart<F> part(w, p, lane);
-      s0 = add_part<F>(part, act, xs_at, index, s0);
-      if constexpr (N > 1) s1 = add_part<F>(part, act + stride, xs_at, index, s1);
-      if constexpr (N > 2) s2 = add_part<F>(part, act + 2 * stride, xs_at, index, s2);
-      if constexpr (N > 3) s3 = add_part<F>(part, act + 3 * stride, xs_at, index, s3);
-    }
+  // one loop over all parts: in a loop of blocks around one of parts the compiler would take every lane's addresses one by one
+  constexpr i32 PARTS = F::BLOCK / F::PART;
+  for (i32 index = 0; index < nb * PARTS; index++) {
+    const CpuPart<F> part(w + (i64)(index / PARTS) * (16 * cpu_bytes<F>()), index % PARTS, lane);
+    s0 = add_part<F>(part, act, xs_at, index, s0);
+    if constexpr (N > 1) s1 = add_part<F>(part, act + stride, xs_at, index, s1);
+    if constexpr (N > 2) s2 = add_part<F>(part, act + 2 * stride, xs_at, index, s2);
+    if constexpr (N > 3) s3 = add_part<F>(part, act + 3 * stride, xs_at, index, s3);
   }
   if (row >= rows) return;
   y += row;
@@ -168,12 +167,14 @@ NS_KERNEL void NS_NAME(dequant_f16)(const u8 *packed, f16 *out, i32 first_row, i
   expand<NS_FORMAT>(packed, out, first_row, rows, cols);
 }
 
-// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
 #define NS_MATVEC(M)                                                                                                       \
   NS_KERNEL void NS_NAME2(matvec, r##M)(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 cols, i32 act_stride,       \
                                         i32 ldy, i32 add) {                                                                \
-    ns::matvec<NS_FORMAT, M>(packed, act, y, rows, cols, act_stride, ldy, add);                                                           \
+    ns::matvec<NS_FORMAT, M>(packed, act, y, rows, cols, act_stride, ldy, add);                                             \
   }
+#ifdef NS_QUANTS
+// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
+// arc: load16, dp4a
 NS_MATVEC(1)
 NS_MATVEC(2)
 NS_MATVEC(3)
@@ -182,3 +183,15 @@ NS_MATVEC(5)
 NS_MATVEC(6)
 NS_MATVEC(7)
 NS_MATVEC(8)
+#else
+// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
+// arc: load16
+NS_MATVEC(1)
+NS_MATVEC(2)
+NS_MATVEC(3)
+NS_MATVEC(4)
+NS_MATVEC(5)
+NS_MATVEC(6)
+NS_MATVEC(7)
+NS_MATVEC(8)
+#endif

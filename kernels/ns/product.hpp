@@ -77,7 +77,7 @@ NS_INLINE void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i
 template <class F> struct PackedSource {
   const u8 *packed;
   i32 rows, cols;
-  void fill(f32 *panel, i32 stride, i32 n, i32 k0, i32 kc, i32 lane) const {
+  NS_INLINE void fill(f32 *panel, i32 stride, i32 n, i32 k0, i32 kc, i32 lane) const {
     constexpr i32 PARTS = F::BLOCK / F::PART;
     const u8 *w = packed + (i64)(n / 16) * blocks_of<F>(cols) * 16 * cpu_bytes<F>();
     const i32 first = k0 / F::PART, last = (k0 + kc + F::PART - 1) / F::PART; // PRODUCT_K holds whole parts
@@ -96,7 +96,7 @@ template <class F> struct PackedSource {
 template <class T> struct RowSource {
   const T *w;
   i32 rows, ld;
-  void fill(f32 *panel, i32 stride, i32 n, i32 k0, i32 kc, i32 lane) const {
+  NS_INLINE void fill(f32 *panel, i32 stride, i32 n, i32 k0, i32 kc, i32 lane) const {
     const bool inside = n + lane < rows;
     const T *from = w + (i64)(inside ? n + lane : n) * ld + k0;
     for (i32 k = 0; k < kc; k++) panel[k * stride + lane] = (f32)from[k];
@@ -164,12 +164,12 @@ NS_INLINE void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i
 template <class F> struct PackedSource {
   const u8 *packed;
   i32 rows, cols;
-  f32 at(i32 n, i32 k) const { return element<F>(packed, rows, cols, n, k); }
+  NS_INLINE f32 at(i32 n, i32 k) const { return element<F>(packed, rows, cols, n, k); }
 };
 template <class T> struct RowSource {
   const T *w;
   i32 rows, ld;
-  f32 at(i32 n, i32 k) const { return (f32)w[(i64)n * ld + k]; }
+  NS_INLINE f32 at(i32 n, i32 k) const { return (f32)w[(i64)n * ld + k]; }
 };
 #endif
 } // namespace ns

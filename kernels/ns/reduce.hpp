@@ -6,7 +6,7 @@ namespace ns {
 constexpr i32 MOST_SUBGROUPS = 64;
 
 // The result of `op` over all work-items, in every work-item. `local` has MOST_SUBGROUPS values; it is free again afterwards.
-template <class T, class Op> inline T reduce_group(Item it, T v, T *local, Op op) {
+template <class T, class Op> NS_INLINE T reduce_group(Item it, T v, T *local, Op op) {
   const auto sg = it.get_sub_group();
   v = sycl::reduce_over_group(sg, v, op);
   const i32 groups = sg.get_group_linear_range();

@@ -86,6 +86,7 @@ struct Timing {
 struct ArgShape {
   uint32_t kind; // ns_arg_kind
   uint32_t size;
+  std::string name; // as in the source; may be empty
 };
 
 struct KernelShape {
@@ -93,6 +94,8 @@ struct KernelShape {
   uint32_t sub_group_size = 0;
   bool needs_fp64 = false, needs_fp16 = false;
   std::vector<ArgShape> args;
+  /// "argument 3 (n)"
+  std::string argument(size_t i) const { return "argument " + std::to_string(i) + (i < args.size() && !args[i].name.empty() ? " (" + args[i].name + ")" : ""); }
 };
 
 struct ModuleShape {

@@ -211,6 +211,7 @@ static inline ns_arg ns_bytes(const void *p, uint32_t n) { ns_arg a; a.kind = NS
 static inline ns_arg ns_local(uint32_t n) { ns_arg a; a.kind = NS_ARG_LOCAL; a.size = n; a.value.bits = 0; a.bytes_used = 0; return a; }
 
 /* ---------------------------------------------------------------- libns_mkl (optional, opened at run time)
+ * On the CPU device a product cannot be recorded into a graph (NS_ERROR_UNSUPPORTED).
  * Row-major: y[m][n] = beta * y[m][n] + sum over k of x[m][k] * w[n][k]. Leading dimensions in elements. Order on the queue as for a kernel. */
 NS_API ns_status ns_mkl_gemm_f32(ns_queue *queue, int64_t m, int64_t n, int64_t k, const float *x, int64_t ldx, const float *w, int64_t ldw, float *y, int64_t ldy, float beta);
 /* x, w half (IEEE binary16), y float / half, sums in float. */

@@ -58,7 +58,7 @@ void check_launch(const ns_queue *q, const ns_kernel *k, const size_t global[3],
   for (size_t i = 0; i < n; i++) {
     const ArgShape &want = shape.args[i];
     const ns_arg &a = args[i];
-    auto at = [&] { return "argument " + std::to_string(i); };
+    auto at = [&] { return shape.argument(i); };
     if (a.kind < NS_ARG_POINTER || a.kind > NS_ARG_LOCAL) bad(at() + " has the unknown kind " + std::to_string(a.kind));
     bool by_address = a.kind == NS_ARG_BYTES && (want.kind == NS_ARG_INT || want.kind == NS_ARG_FLOAT);
     if (a.kind != want.kind && !by_address) bad(at() + " must be " + kinds[want.kind] + ", " + kinds[a.kind] + " was given");
@@ -80,7 +80,7 @@ void check_pointers(ns_queue *q, const ns_kernel *k, const ns_arg *args, size_t 
   for (size_t i = 0; i < n; i++) {
     if (args[i].kind != NS_ARG_POINTER) continue;
     Block b = q->context->find(args[i].value.pointer, std::max<uint64_t>(args[i].bytes_used, 1),
-                               [&] { return "kernel " + k->shape->name + " (module " + k->module->shape.name + "): argument " + std::to_string(i); });
+                               [&] { return "kernel " + k->shape->name + " (module " + k->module->shape.name + "): " + k->shape->argument(i); });
     if (blocks && b.id) blocks->insert(b.id);
   }
 }
@@ -305,6 +305,8 @@ ns_status ns_side_submit(ns_queue *q, const char *name, const void *const *opera
   return guarded(name, [&] {
     if (!q) fail(NS_ERROR_ARGUMENT, std::string(name) + ": null queue");
     if (q->copies_only) fail(NS_ERROR_ARGUMENT, std::string(name) + ": this queue is for copies only");
+    // There the libraries compute on the host, which a graph of that device cannot hold.
+    if (q->recording && q->recording->graph && q->context->info.device_class == NS_CLASS_CPU) fail(NS_ERROR_UNSUPPORTED, std::string(name) + " cannot be recorded into a graph on " + q->context->info.name);
     std::set<uint64_t> blocks;
     for (size_t i = 0; i < count; i++) blocks.insert(q->context->find(operands[i], bytes[i], [&] { return std::string(name) + ": operand " + std::to_string(i); }).id);
     submit(q, name, blocks, nullptr, *run);

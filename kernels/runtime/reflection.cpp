@@ -80,8 +80,10 @@ private:
           char d = s_[i_++];
           code = code * 16 + static_cast<unsigned>(d <= '9' ? d - '0' : (d | 32) - 'a' + 10);
         }
-        if (code >= 0x80) bad("a name outside ASCII");
-        out += static_cast<char>(code);
+        if (code >= 0xd800 && code < 0xe000) code = 0xfffd; // half of a pair: only comments have such characters
+        if (code >= 0x800) out += static_cast<char>(0xe0 | code >> 12);
+        if (code >= 0x80) out += static_cast<char>(code >= 0x800 ? 0x80 | (code >> 6 & 63) : 0xc0 | code >> 6);
+        out += static_cast<char>(code < 0x80 ? code : 0x80 | (code & 63));
         break;
       }
       default: bad("a wrong escape");
@@ -166,18 +168,19 @@ private:
 };
 
 ArgShape argument(Checker &check, const Json &j, const std::string &kernel) {
+  std::string name = check.text_or(j, "name");
   std::string kind = check.text(j, "kind");
-  if (kind == "pointer") return {NS_ARG_POINTER, 8};
-  if (kind == "local") return {NS_ARG_LOCAL, 0};
+  if (kind == "pointer") return {NS_ARG_POINTER, 8, name};
+  if (kind == "local") return {NS_ARG_LOCAL, 0, name};
   auto size = static_cast<uint32_t>(check.number(j, "size", 4096));
   if (size == 0) check.bad("kernel " + kernel + " has an argument of 0 bytes");
-  if (kind == "struct") return {NS_ARG_BYTES, size};
+  if (kind == "struct") return {NS_ARG_BYTES, size, name};
   if (kind != "value") check.bad("kernel " + kernel + " has an argument of unknown kind \"" + kind + "\"");
   std::string type = check.text(j, "type");
   bool is_float = !type.empty() && type[0] == 'f';
   if (!is_float && (type.empty() || type[0] != 'i')) check.bad("kernel " + kernel + " has a value of unknown type \"" + type + "\"");
   if (size != 1 && size != 2 && size != 4 && size != 8) check.bad("kernel " + kernel + " has a value of " + std::to_string(size) + " bytes");
-  return {static_cast<uint32_t>(is_float ? NS_ARG_FLOAT : NS_ARG_INT), size};
+  return {static_cast<uint32_t>(is_float ? NS_ARG_FLOAT : NS_ARG_INT), size, name};
 }
 
 } // namespace

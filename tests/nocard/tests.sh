@@ -159,7 +159,7 @@ runtime() {
   local card test binary
   for card in b70 a770; do
     for test in launch graphs memory modules; do
-      binary=$(find "${CARGO_TARGET_DIR:-$top/target}/tests/release/deps" -maxdepth 1 -type f -perm -u+x -name "$test-*" -printf '%T@ %p\n' 2> /dev/null | sort -rn | sed -n '1s/^[^ ]* //p')
+      binary=$(find "${CARGO_TARGET_DIR:-$top/target}/release/deps" -maxdepth 1 -type f -perm -u+x -name "$test-*" -printf '%T@ %p\n' 2> /dev/null | sort -rn | sed -n '1s/^[^ ]* //p')
       if [ -z "$binary" ]; then
         echo "not run: the test program $test is not built (suite rust)"
         skipped=$((skipped + 1))

@@ -75,7 +75,7 @@ pub enum GemmLibrary {
     OneDnn,
 }
 
-/// Matrix products on a device. The first product of a shape can take a while.
+/// Matrix products on a device. The first product of a shape can take a while. On the CPU device they cannot be recorded into a graph.
 #[derive(Clone)]
 pub struct Gemm {
     device: Device,

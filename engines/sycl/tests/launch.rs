@@ -174,13 +174,13 @@ fn wrong_arguments_are_refused_by_kernel_and_index() {
     assert_eq!(refusal(launch(&five)), format!("{who}it takes 4 arguments, 5 were given"));
     let hundred = vec![Arg::I32(1); 100];
     assert_eq!(refusal(launch(&hundred)), format!("{who}takes 4 arguments, 100 were given"));
-    assert_eq!(with(3, Arg::F32(64.0)), format!("{who}argument 3 must be an integer, a float was given"));
-    assert_eq!(with(0, Arg::I32(1)), format!("{who}argument 0 must be a float, an integer was given"));
-    assert_eq!(with(1, Arg::I64(0)), format!("{who}argument 1 must be a pointer, an integer was given"));
-    assert_eq!(with(3, Arg::Buffer(&x, 0)), format!("{who}argument 3 must be an integer, a pointer was given"));
-    assert_eq!(with(3, Arg::I64(64)), format!("{who}argument 3 must have 4 bytes, 8 were given"));
-    assert_eq!(with(3, Arg::Bytes(&[0; 3])), format!("{who}argument 3 must have 4 bytes, 3 were given"));
-    assert_eq!(with(1, Arg::Local(64)), format!("{who}argument 1 must be a pointer, local memory was given"));
+    assert_eq!(with(3, Arg::F32(64.0)), format!("{who}argument 3 (n) must be an integer, a float was given"));
+    assert_eq!(with(0, Arg::I32(1)), format!("{who}argument 0 (a) must be a float, an integer was given"));
+    assert_eq!(with(1, Arg::I64(0)), format!("{who}argument 1 (x) must be a pointer, an integer was given"));
+    assert_eq!(with(3, Arg::Buffer(&x, 0)), format!("{who}argument 3 (n) must be an integer, a pointer was given"));
+    assert_eq!(with(3, Arg::I64(64)), format!("{who}argument 3 (n) must have 4 bytes, 8 were given"));
+    assert_eq!(with(3, Arg::Bytes(&[0; 3])), format!("{who}argument 3 (n) must have 4 bytes, 3 were given"));
+    assert_eq!(with(1, Arg::Local(64)), format!("{who}argument 1 (x) must be a pointer, local memory was given"));
     assert_eq!(with(1, Arg::Buffer(&x, 256)), format!("{who}argument 1 starts at byte 256 of a block of 256 bytes"));
     assert_eq!(
         with(2, Arg::Buffer(&y, 1 << 40)),
@@ -231,7 +231,7 @@ fn wrong_geometry_is_refused() {
     assert!(text.contains("of local memory is more than the device's"), "{text}");
     let text =
         refusal(q.launch(&sums, [64, 1, 1], [64, 1, 1], &[Arg::Buffer(&out, 0), Arg::Buffer(&out, 0), Arg::Local(0)]));
-    assert!(text.ends_with("argument 2 is local memory of 0 bytes"), "{text}");
+    assert!(text.ends_with("argument 2 (scratch) is local memory of 0 bytes"), "{text}");
 }
 
 #[test]
@@ -248,4 +248,30 @@ fn a_copy_queue_takes_copies_and_no_kernels() {
     assert_eq!(q.read_vec::<u32>(&b, 0, 1024).unwrap(), numbers);
     let text = refusal(copies.launch(&k, [16, 1, 1], [16, 1, 1], &[Arg::Buffer(&a, 0)]));
     assert!(text.ends_with("this queue is for copies only"), "{text}");
+}
+
+#[test]
+fn threads_with_queues_of_their_own_do_not_disturb_each_other() {
+    let d = device();
+    std::thread::scope(|scope| {
+        for t in 0..4u64 {
+            let d = d.clone();
+            scope.spawn(move || {
+                let q = d.queue().unwrap();
+                let k = basic(&d).kernel("axpy").unwrap();
+                let mut random = Random(t + 1);
+                for _ in 0..40 {
+                    let n = 1 + (random.bits() % 3000) as usize;
+                    let (x, y) = (random.units(n), random.units(n));
+                    let (bx, by) = (d.alloc(4 * n).unwrap(), d.alloc(4 * n).unwrap());
+                    q.write_slice(&bx, 0, &x).unwrap();
+                    q.write_slice(&by, 0, &y).unwrap();
+                    let args = [Arg::F32(0.5), Arg::Buffer(&bx, 0), Arg::Buffer(&by, 0), Arg::I32(n as i32)];
+                    q.launch(&k, [n.next_multiple_of(64), 1, 1], [64, 1, 1], &args).unwrap();
+                    let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 0.5f32.mul_add(*x, *y)).collect();
+                    assert_eq!(q.read_vec::<f32>(&by, 0, n).unwrap(), expected);
+                }
+            });
+        }
+    });
 }

@@ -162,6 +162,15 @@ fn a_description_of_other_kernels_is_refused_at_lookup() {
     assert!(error.is_unsupported());
     assert!(error.to_string().contains("kernel collatz (module basic) needs sub-groups of 13"), "{error}");
     m.kernel("line").unwrap();
+    // What only describes may hold any text.
+    json["kernels"][0]["comment"] = "\u{e9}\u{4e2d}\u{1f600}\n\"".into();
+    let ascii: String = json
+        .to_string()
+        .encode_utf16()
+        .map(|u| if u < 0x80 { char::from(u as u8).to_string() } else { format!("\\u{u:04x}") })
+        .collect();
+    std::fs::write(&path, ascii).unwrap();
+    d.load_module(dir.path(), "basic").unwrap();
 }
 
 #[test]

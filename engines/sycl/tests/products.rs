@@ -191,3 +191,25 @@ fn operands_out_of_bounds_are_refused() {
     assert!(run(0, 10, 2, 10, 0, 10).starts_with("operand w of a product starts at byte 2, not at an element"));
     assert!(run(0, usize::MAX, 0, 10, 0, 10).contains("too big"));
 }
+
+#[test]
+fn recording_a_product_on_the_cpu_is_refused_and_harms_nothing() {
+    let (d, q) = cpu();
+    let b = d.alloc(400).unwrap();
+    q.fill(&b, 0, 400, 0).unwrap();
+    for library in [GemmLibrary::OneMkl, GemmLibrary::OneDnn] {
+        let gemm = Gemm::open_with(&d, library).unwrap();
+        let run = || gemm.f32(&q, 5, 5, 5, (&b, 0), 5, (&b, 100), 5, (&b, 200), 5, 0.0);
+        q.begin_graph().unwrap();
+        q.fill(&b, 300, 100, 7).unwrap();
+        let error = run().unwrap_err();
+        assert!(error.is_unsupported());
+        assert!(error.to_string().contains("cannot be recorded into a graph on"), "{error}");
+        let graph = q.end_graph().unwrap();
+        assert_eq!(graph.size(), 1);
+        q.replay(&graph).unwrap();
+        run().unwrap();
+        assert_eq!(q.read_vec::<u8>(&b, 300, 100).unwrap(), [7; 100]);
+        q.fill(&b, 300, 100, 0).unwrap();
+    }
+}

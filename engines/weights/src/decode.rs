@@ -3,6 +3,7 @@
 use crate::grids;
 use crate::types::TensorType;
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use std::fmt;
 
 /// The bytes are no whole number of blocks, or not as many as the output wants.
@@ -31,7 +32,7 @@ pub fn decode_row(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), W
     }
     match ty {
         TensorType::F32 => each(bytes, out, |b: &[u8; 4], y: &mut [f32; 1]| y[0] = f32::from_le_bytes(*b)),
-        TensorType::F16 => each(bytes, out, |b: &[u8; 2], y: &mut [f32; 1]| y[0] = half(b, 0)),
+        TensorType::F16 => halves(bytes, out),
         TensorType::BF16 => each(bytes, out, |b: &[u8; 2], y: &mut [f32; 1]| {
             y[0] = f32::from_bits(u32::from(word(b, 0)) << 16);
         }),
@@ -64,6 +65,17 @@ fn each<const B: usize, const N: usize>(bytes: &[u8], out: &mut [f32], block: im
     let (rows, _) = out.as_chunks_mut::<N>();
     for (b, y) in blocks.iter().zip(rows) {
         block(b, y);
+    }
+}
+
+/// Halves, many at a time: the processor's instructions for them are looked up once a piece.
+fn halves(bytes: &[u8], out: &mut [f32]) {
+    let mut piece = [f16::ZERO; 256];
+    for (b, y) in bytes.chunks(2 * piece.len()).zip(out.chunks_mut(piece.len())) {
+        for (half, b) in piece.iter_mut().zip(b.as_chunks().0) {
+            *half = f16::from_le_bytes(*b);
+        }
+        piece[..y.len()].convert_to_f32_slice(y);
     }
 }
 

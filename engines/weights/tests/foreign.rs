@@ -124,16 +124,22 @@ fn every_block_type_decodes_exactly() {
 }
 
 #[test]
-fn halves_decode_exactly() {
-    let file = blocks();
-    let tensor = file.tensor("F16").unwrap();
-    for (bytes, value) in tensor.data.chunks_exact(2).zip(tensor.to_f32()) {
-        // Written out: a normal half is (1 + fraction / 1024) * 2^(exponent - 15).
-        let bits = u16::from_le_bytes([bytes[0], bytes[1]]);
-        let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
-        assert!(exponent != 0 && exponent != 31);
-        let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-        assert_eq!(value, sign * (1.0 + fraction / 1024.0) * 2.0_f32.powi(exponent - 15));
+fn every_half_decodes_exactly() {
+    let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for len in [1, 7, 255, 257, 65_536] {
+        let mut values = vec![f32::NAN; len];
+        decode_row(TensorType::F16, &bytes[..2 * len], &mut values).unwrap();
+        for (bits, value) in (0_u16..=u16::MAX).zip(values) {
+            let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+            let size = match exponent {
+                0 => fraction / 1024.0 * 2_f64.powi(-14),
+                31 if fraction == 0.0 => f64::INFINITY,
+                31 => f64::NAN,
+                _ => (1.0 + fraction / 1024.0) * 2_f64.powi(exponent - 15),
+            };
+            let expected = if bits >> 15 == 1 { -size } else { size };
+            assert!(f64::from(value) == expected || value.is_nan() && expected.is_nan(), "{bits:04x}: {value}");
+        }
     }
 }
 

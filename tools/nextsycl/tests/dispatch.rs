@@ -15,7 +15,7 @@ struct Folder(tempfile::TempDir, #[allow(dead_code)] MutexGuard<'static, ()>);
 
 impl Folder {
     fn new() -> Self {
-        let guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
+        let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         fs::copy(env!("CARGO_BIN_EXE_nextsycl"), dir.path().join("nextsycl")).unwrap();
         Self(dir, guard)

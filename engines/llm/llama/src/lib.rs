@@ -17,7 +17,9 @@
 //! the conversations, `work` the buffers of a pass, `passes` the kernels of a pass, `engine` the contract.
 
 pub mod arena;
+mod checkpoint;
 mod engine;
+mod kernel_checks;
 pub mod params;
 mod passes;
 mod session;
@@ -35,7 +37,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         env: "NS_KV",
         value: "f16|f32",
         allowed: &["f16", "f32"],
-        help: "precision of the key-value cache (default f16)",
+        help: "precision of the key-value cache (default f16 on a card, f32 on the CPU device)",
         moment: Moment::Load,
     },
     OptionSpec {
@@ -49,9 +51,9 @@ pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         name: "gemm",
         env: "NS_GEMM",
-        value: "mkl|own",
-        allowed: &["mkl", "own"],
-        help: "prompt products by oneMKL or by our own kernel (default mkl, own where oneMKL is missing)",
+        value: "auto|own",
+        allowed: &["auto", "own"],
+        help: "prompt products: the fastest way of the device, or our own kernel (default auto)",
         moment: Moment::Load,
     },
     OptionSpec {
@@ -79,6 +81,12 @@ fn load(path: &Path, options: &LoadOptions, progress: Progress<'_>) -> Result<Bo
 
 fn info(path: &Path) -> Result<ns_llm::ModelInfo> {
     params::info(&open_file(path)?)
+}
+
+/// A kernel's error as the contract's.
+fn kernel_error(what: &str, error: ns_llm_kernels::Error) -> Error {
+    let kind = if error.kind() == ns_llm_kernels::ErrorKind::Memory { ErrorKind::Memory } else { ErrorKind::Device };
+    Error::with_source(kind, what, error)
 }
 
 /// A runtime error as the contract's.

@@ -65,10 +65,8 @@ impl Params {
         };
         let real = |name: &str, default: f32| file.get_f32(&key(name)).unwrap_or(default);
 
-        if let Some(kind) = file.get_str(&key("rope.scaling.type")) {
-            if kind != "none" {
-                return Err(model_error(format!("rope scaling `{kind}` is not supported by the llama engine")));
-            }
+        if let Some(kind) = file.get_str(&key("rope.scaling.type")).filter(|&kind| kind != "none") {
+            return Err(model_error(format!("rope scaling `{kind}` is not supported by the llama engine")));
         }
         for lacking in ["expert_count", "expert_used_count", "attention.sliding_window"] {
             if optional(lacking)?.unwrap_or(0) > 0 {
@@ -119,13 +117,13 @@ impl Params {
         if self.n_layers > 1024 {
             return fail(format!("llama.block_count is {}: out of range", self.n_layers));
         }
-        if self.n_kv == 0 || self.n_heads % self.n_kv != 0 {
+        if self.n_kv == 0 || !self.n_heads.is_multiple_of(self.n_kv) {
             return fail(format!("{} heads cannot share {} key heads", self.n_heads, self.n_kv));
         }
-        if self.head_dim == 0 || self.head_dim % 16 != 0 || self.head_dim > 256 {
+        if self.head_dim == 0 || !self.head_dim.is_multiple_of(16) || self.head_dim > 256 {
             return fail(format!("head width {} is not supported (a multiple of 16 up to 256)", self.head_dim));
         }
-        if self.rot_dim == 0 || self.rot_dim % 2 != 0 || self.rot_dim > self.head_dim {
+        if self.rot_dim == 0 || !self.rot_dim.is_multiple_of(2) || self.rot_dim > self.head_dim {
             return fail(format!("llama.rope.dimension_count is {}: not an even part of a head", self.rot_dim));
         }
         if self.n_vocab == 0 || self.n_vocab as u64 > LARGEST {

@@ -2,6 +2,7 @@
 
 use crate::arena::{CellArena, CellRange};
 use ns_llm::{Error, ErrorKind, Result, SessionId};
+use ns_llm_kernels::attention::CELL_ALIGN;
 use std::collections::BTreeMap;
 
 /// Where the logits after a session's last token are.
@@ -18,8 +19,10 @@ pub enum Logits {
 /// One conversation.
 #[derive(Debug)]
 pub struct Session {
-    /// Its cells of the cache.
+    /// Its cells of the cache, whole blocks.
     pub cells: CellRange,
+    /// Tokens it may hold.
+    pub limit: usize,
     /// Tokens read.
     pub position: usize,
     /// Where the last multi-row pass began.
@@ -31,7 +34,7 @@ pub struct Session {
 impl Session {
     /// Cells left.
     pub fn room(&self) -> usize {
-        self.cells.len - self.position
+        self.limit - self.position
     }
 }
 
@@ -49,17 +52,12 @@ impl Sessions {
         Self { arena: CellArena::new(cells), open: BTreeMap::new(), next: 1 }
     }
 
-    /// Cells of the whole cache.
-    pub fn cells(&self) -> usize {
-        self.arena.cells()
-    }
-
     /// Opens a session with `len` cells.
     pub fn open(&mut self, len: usize) -> Result<SessionId> {
         if len == 0 {
             return Err(Error::new(ErrorKind::Usage, "a session needs room for at least one token"));
         }
-        let Some(cells) = self.arena.take(len) else {
+        let Some(cells) = self.arena.take(len.next_multiple_of(CELL_ALIGN)) else {
             return Err(Error::new(
                 ErrorKind::Session,
                 format!(
@@ -71,7 +69,7 @@ impl Sessions {
         };
         let id = SessionId(self.next);
         self.next = self.next.wrapping_add(1).max(1);
-        self.open.insert(id, Session { cells, position: 0, pass_start: None, logits: Logits::None });
+        self.open.insert(id, Session { cells, limit: len, position: 0, pass_start: None, logits: Logits::None });
         Ok(id)
     }
 

@@ -12,8 +12,6 @@ use ns_weights::{ModelFile, Tensor, TensorType};
 pub struct Fused {
     /// The matrices with their first column in the output.
     pub parts: Vec<(Matrix, usize)>,
-    /// Columns of the output.
-    pub rows: usize,
 }
 
 /// One layer.
@@ -63,9 +61,7 @@ struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     fn tensor(&self, name: &str) -> Result<Tensor<'a>> {
-        self.file
-            .tensor(name)
-            .ok_or_else(|| Error::new(ErrorKind::Model, format!("tensor {name} is missing")))
+        self.file.tensor(name).ok_or_else(|| Error::new(ErrorKind::Model, format!("tensor {name} is missing")))
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -90,9 +86,8 @@ impl<'a> Loader<'a> {
         while at < tensors.len() {
             let run = tensors[at..].iter().take_while(|t| t.ty == tensors[at].ty).count();
             let group = &tensors[at..at + run];
-            let raw: Vec<RawRows<'_>> =
-                group.iter().map(|t| RawRows { rows: t.rows(), data: t.data }).collect();
-            let matrix = Matrix::pack(self.kernels, self.queue, group[0].ty, t_columns(&group[0])?, &raw)
+            let raw: Vec<RawRows<'_>> = group.iter().map(|t| RawRows { rows: t.rows(), data: t.data }).collect();
+            let matrix = Matrix::pack(self.kernels, self.queue, group[0].ty, group[0].columns(), &raw)
                 .map_err(|e| device_kernel_error(group[0].name, e))?;
             let first = rows;
             rows += matrix.rows();
@@ -102,7 +97,7 @@ impl<'a> Loader<'a> {
                 self.advance(t.data.len());
             }
         }
-        Ok(Fused { parts, rows })
+        Ok(Fused { parts })
     }
 
     fn matrix(&mut self, name: &str) -> Result<Matrix> {
@@ -116,14 +111,6 @@ impl<'a> Loader<'a> {
     }
 }
 
-fn t_columns(tensor: &Tensor<'_>) -> Result<usize> {
-    tensor
-        .shape
-        .first()
-        .and_then(|&n| usize::try_from(n).ok())
-        .ok_or_else(|| Error::new(ErrorKind::Model, format!("tensor {} has no columns", tensor.name)))
-}
-
 fn device_kernel_error(what: &str, error: ns_llm_kernels::Error) -> Error {
     crate::kernel_error(&format!("cannot pack {what}"), error)
 }
@@ -133,7 +120,7 @@ pub fn packed_bytes(file: &ModelFile, class: ns_sycl::DeviceClass) -> u64 {
     file.tensors()
         .map(|t| match t.ty {
             TensorType::F32 if t.shape.len() < 2 || t.rows() == 1 => t.data.len() as u64,
-            ty => Matrix::packed_bytes(ty, t.rows(), t.shape.first().map_or(0, |&n| n as usize), class).unwrap_or(0),
+            ty => Matrix::packed_bytes(ty, t.rows(), t.columns(), class).unwrap_or(0),
         })
         .sum()
 }
@@ -164,6 +151,7 @@ pub fn load(
             down: l.matrix(&name("ffn_down"))?,
         });
     }
+    kernels.matrices.release_staging();
     queue.wait().map_err(|e| device_error("packing the weights", e))?;
     Ok(Weights { embedding, head, output_norm, layers })
 }

@@ -3,13 +3,12 @@
 use crate::device_error;
 use crate::params::Params;
 use ns_llm::Result;
-use ns_llm_kernels::{act, attention};
+use ns_llm_kernels::attention::{self, Heads, KvPrecision};
+use ns_llm_kernels::{act, rows::ROW_STATE};
 use ns_sycl::{Buffer, Device, DeviceClass};
 
 /// Rows of a decode pass at most.
 pub const MAX_ROWS: usize = 8;
-/// Bytes of a row's entry in the row table (`RowState` of the kernels).
-pub const ROW_STATE: usize = 32;
 
 /// Sizes that follow from the model and the load options.
 #[derive(Debug, Clone, Copy)]
@@ -24,18 +23,26 @@ pub struct Sizes {
     pub act_stride: usize,
     /// Pieces of the longest row's keys.
     pub max_splits: usize,
+    /// Bytes that the prompt attention needs for expanded cells.
+    pub scratch: usize,
+}
+
+/// The heads as the kernels take them.
+pub fn heads(p: &Params) -> Heads {
+    Heads { n_heads: p.n_heads, n_kv: p.n_kv, head_dim: p.head_dim }
 }
 
 impl Sizes {
     /// Sizes of a model on a class of devices.
-    pub fn new(p: &Params, class: DeviceClass, chunk: usize, cells: usize, kv_bytes: usize) -> Self {
+    pub fn new(p: &Params, class: DeviceClass, chunk: usize, cells: usize, precision: KvPrecision) -> Self {
         let widest = p.hidden_size.max(p.n_ff).max(p.n_heads * p.head_dim);
         Self {
             chunk: chunk.max(MAX_ROWS),
             cells,
-            kv_bytes,
+            kv_bytes: precision.bytes(),
             act_stride: act::stride(widest, class),
             max_splits: cells.div_ceil(attention::SPLIT_KEYS).max(1),
+            scratch: attention::prompt_scratch_bytes(class, precision, heads(p), cells),
         }
     }
 
@@ -54,7 +61,7 @@ impl Sizes {
     }
 
     /// Bytes of each buffer, in the order of [`Work`]'s fields.
-    fn parts(&self, p: &Params) -> [usize; 12] {
+    fn parts(&self, p: &Params) -> [usize; 13] {
         let q = p.n_heads * p.head_dim;
         [
             self.chunk * (ROW_STATE + 4),
@@ -69,6 +76,7 @@ impl Sizes {
             MAX_ROWS * p.n_vocab * 4,
             MAX_ROWS * 4,
             (p.rot_dim / 2) * 4,
+            self.scratch.max(4),
         ]
     }
 }
@@ -99,6 +107,8 @@ pub struct Work {
     pub chosen: Buffer,
     /// Rotation per position of each pair.
     pub inv_freq: Buffer,
+    /// Cells expanded for the prompt attention.
+    pub scratch: Buffer,
 }
 
 impl Work {
@@ -123,6 +133,7 @@ impl Work {
             logits: alloc()?,
             chosen: alloc()?,
             inv_freq: alloc()?,
+            scratch: alloc()?,
         })
     }
 }

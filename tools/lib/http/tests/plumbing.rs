@@ -42,9 +42,9 @@ fn start(limits: Limits) -> Running {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async move {
             let listener = listen_tcp("127.0.0.1", 0).await.unwrap();
+            let unix = Some(listen_unix(&path).unwrap());
             tx.send(listener.local_addr().unwrap()).unwrap();
-            let server =
-                Server { tcp: vec![listener], unix: Some(listen_unix(&path).unwrap()), limits: limits.clone() };
+            let server = Server { tcp: vec![listener], unix, limits: limits.clone() };
             let handler = move |request: ns_http::Request<ns_http::Incoming>, _| {
                 let (counter, limits) = (counter.clone(), limits.clone());
                 async move { answer(request, counter, limits).await }

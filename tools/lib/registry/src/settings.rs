@@ -26,12 +26,15 @@ const fn setting(name: &'static str, default: &'static str, help: &'static str) 
 pub const SETTINGS: &[Setting] = &[
     setting("NS_CONFIG", "none", "a settings file read before the others; environment only"),
     setting("NS_BUNDLED", "../share/nextsycl/models beside the program", "folder of read-only models that came along"),
-    setting("NS_MODELS", "none", "folder of model files"),
     setting("NS_REGISTRY", "~/.config/nextsycl/models.json", "the registry of models"),
     setting("NS_SOCKET_DIR", "$XDG_RUNTIME_DIR/nextsycl", "folder of control sockets"),
-    setting("NS_ONEAPI", "../lib/nextsycl/oneapi beside the program", "prefix of the SYCL runtime"),
-    setting("NS_LIB", "../lib/nextsycl beside the program", "folder of the runtime libraries"),
-    setting("NS_KERNELS", "../lib/nextsycl/kernels beside the program", "folder of the compiled kernels"),
+    setting("NS_ONEAPI", "../lib/nextsycl/oneapi beside the program", "prefix of the SYCL runtime; environment only"),
+    setting("NS_LIB", "../lib/nextsycl beside the program", "folder of the runtime libraries; environment only"),
+    setting(
+        "NS_KERNELS",
+        "../lib/nextsycl/kernels beside the program",
+        "folder of the compiled kernels; environment only",
+    ),
     setting("NS_HOST", "127.0.0.1", "address the language-model server listens on"),
     setting("NS_PORT", "8085", "its port"),
     setting("NS_CORS", "none", "browser origins allowed besides loopback ones: a comma list, * for all"),
@@ -44,6 +47,14 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_KEEP_REQUESTS", "100", "ended requests kept for ps and inspect"),
     setting("NS_KEEP_TEXT", "1", "0 keeps no text of requests and answers in the records"),
     setting("NS_NO_MTP", "unset", "1 decodes without the model's draft block"),
+    setting("NS_MKL", "1", "0 computes prompt products without oneMKL; environment only"),
+    setting("NS_DNN", "1", "0 computes prompt products without oneDNN; environment only"),
+    setting("NS_NATIVE", "1", "0 builds kernels from SPIR-V instead of native code; environment only"),
+    setting("NS_CACHE_DIR", "~/.cache/nextsycl/modules", "folder of built kernels, off for none; environment only"),
+    setting("NS_VRAM_MARGIN_MIB", "1024", "memory of a card that is left free, in MiB; environment only"),
+    setting("NS_GUARD", "on cards", "check of big allocations: off, always; environment only"),
+    setting("NS_GUARD_INJECT", "0", "for tests: so many checks fail; environment only"),
+    setting("NS_PROFILE", "0", "1 measures the time of each kernel; environment only"),
     setting("NS_LOG", "info", "what the programs log: error, warn, info, debug, trace, or module=level lists"),
 ];
 
@@ -95,8 +106,6 @@ impl Settings {
     }
 
     fn find(&self, name: &str) -> Option<(&str, String)> {
-        let declared = SETTINGS.iter().any(|s| s.name == name) || is_engine_option(name);
-        debug_assert!(declared, "{name} is not in the table of settings");
         if let Some((_, v)) = self.environment.iter().find(|(k, _)| k == name) {
             return Some((v, "the environment".to_owned()));
         }
@@ -107,7 +116,13 @@ impl Settings {
     }
 
     /// A setting's value.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &'static str) -> Option<&str> {
+        debug_assert!(SETTINGS.iter().any(|s| s.name == name), "{name} is not in the table of settings");
+        self.find(name).map(|(value, _)| value)
+    }
+
+    /// The value of an engine's option, which the engine declares itself.
+    pub fn engine_option(&self, name: &str) -> Option<&str> {
         self.find(name).map(|(value, _)| value)
     }
 
@@ -129,11 +144,6 @@ impl Settings {
     pub fn switch(&self, name: &'static str) -> Result<Option<bool>> {
         Ok(self.number(name, 0..=1, "0 or 1")?.map(|n| n == 1))
     }
-}
-
-/// Settings that engines declare themselves begin with these.
-fn is_engine_option(name: &str) -> bool {
-    ["NS_QW_", "NS_Q35_", "NS_LLAMA_", "NS_GLM_"].iter().any(|p| name.starts_with(p)) || name == "NS_KV"
 }
 
 /// The `NAME=value` lines of a file; `Err` is the number of the first line that is none.

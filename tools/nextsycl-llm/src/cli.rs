@@ -1,0 +1,504 @@
+//! The command line, as clap reads it.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Runs language models: chat, server, measurements.
+#[derive(Debug, Parser)]
+#[command(name = "nextsycl-llm", version = crate::VERSION, max_term_width = 110)]
+#[command(after_help = "Engine options: --opt-NAME VALUE, --opt-NAME=VALUE or --opt-NAME (switched on); the command \
+`engines` lists them.\n\nExit codes: 0 ok, 1 error, 2 bad usage, 3 the server is not running, 4 not found, \
+5 refused because busy.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answers a prompt, or chats when there is none and stdin is a terminal
+    Run(Run),
+    /// Serves a model in the foreground
+    Serve(Serve),
+    /// Starts the server in the background
+    Start(Serve),
+    /// Stops the server; running requests are finished first
+    Stop(Control),
+    /// Shows the server, its devices and requests
+    Status(Status),
+    /// Lists requests, running ones first
+    Ps(Ps),
+    /// Shows the record of one request
+    Inspect(Inspect),
+    /// Shows the log of the server that was started in the background
+    Logs(Logs),
+    /// Sends one message to the running server
+    Chat(Chat),
+    /// Continues a text in this process, without the chat template
+    Generate(Generate),
+    /// Shows what a model file holds
+    Info(ModelFile),
+    /// Shows the tokens of a text
+    Tokenize(Tokenize),
+    /// Lists the engines and their options
+    Engines,
+    /// Lists the devices
+    Devices(Devices),
+    /// Runs a kernel on a device and checks its result
+    Selftest(Selftest),
+    /// Compares the forward pass with a reference dump
+    Check(Check),
+    /// Measures the running server, or with --offline a model in this process
+    Bench(Bench),
+    /// Writes the logits of a list of tokens
+    Logits(Logits),
+    /// Checks each weight type's kernels against the exact path
+    Kernels(ModelOnDevice),
+    /// Compares passes of several rows with one-token passes: the difference must be 0
+    SpecCheck(SpecCheck),
+    /// Compares conversations decoded together with each alone: the difference must be 0
+    BatchCheck(BatchCheck),
+}
+
+/// Where to run.
+#[derive(Debug, Args, Clone, Default)]
+pub struct DeviceArgs {
+    /// Device: gpu (all cards), gpu:N or cpu
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Card number; repeat it or give a list for several, or all
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "device")]
+    pub gpu: Vec<String>,
+}
+
+/// How to open a model.
+#[derive(Debug, Args, Clone, Default)]
+pub struct OpenArgs {
+    /// Where to run.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Without the model's draft block
+    #[arg(long)]
+    pub no_mtp: bool,
+    /// Device memory for experts in GiB (what is free)
+    #[arg(long, value_name = "G")]
+    pub expert_gib: Option<f64>,
+    /// Host memory for experts in GiB (what is free less a margin)
+    #[arg(long, value_name = "G")]
+    pub mirror_gib: Option<f64>,
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Args, Clone, Default)]
+pub struct SampleArgs {
+    /// Temperature; 0 takes the likeliest token
+    #[arg(long, value_name = "T")]
+    pub temp: Option<f32>,
+    /// Keeps the likeliest tokens up to this probability
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Keeps so many of the likeliest tokens
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Drops tokens less likely than this share of the likeliest
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Divides the logits of the last tokens (1 = off)
+    #[arg(long, value_name = "R")]
+    pub repeat_penalty: Option<f32>,
+    /// Seed of the draws; the same seed and prompt give the same text
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Longest answer in tokens
+    #[arg(long, visible_alias = "max-tokens", value_name = "N")]
+    pub max: Option<usize>,
+}
+
+/// run
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The prompt; several words are joined. Without one, stdin when it is no terminal
+    pub prompt: Vec<String>,
+    /// Model id or file (the bundled model)
+    #[arg(long, value_name = "ID|FILE")]
+    pub model: Option<String>,
+    /// A system message
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Tokens of the conversation at most (8192, or what the model was trained for)
+    #[arg(long, value_name = "N")]
+    pub ctx: Option<usize>,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// How tokens are drawn.
+    #[command(flatten)]
+    pub sample: SampleArgs,
+}
+
+/// serve and start
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Model id or file (the bundled model)
+    #[arg(value_name = "ID|FILE")]
+    pub model: Option<String>,
+    /// Model id or file, in place of the first argument
+    #[arg(long = "model", value_name = "PATH", conflicts_with = "model")]
+    pub model_path: Option<String>,
+    /// Address to listen on (NS_HOST, 127.0.0.1)
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Port to listen on (NS_PORT, 8085)
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// Tokens a session holds, or a list with one number a session (NS_CTX, 8192)
+    #[arg(long, value_name = "N[,N...]")]
+    pub ctx: Option<String>,
+    /// Requests decoded together, 1 to 8 (NS_PARALLEL, 2)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=8))]
+    pub parallel: Option<u64>,
+    /// Name the server answers to (the model's id)
+    #[arg(long, value_name = "ID")]
+    pub name: Option<String>,
+    /// Browser origins allowed besides loopback ones: a comma list, * for all (NS_CORS)
+    #[arg(long, value_name = "ORIGINS")]
+    pub cors: Option<String>,
+    /// Answer length of requests that name none (to the context's end)
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Ended requests kept for ps and inspect (NS_KEEP_REQUESTS, 100)
+    #[arg(long, value_name = "N")]
+    pub keep_requests: Option<u64>,
+    /// Where the server's socket is.
+    #[command(flatten)]
+    pub control: Control,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+/// The server's socket.
+#[derive(Debug, Args, Clone, Default)]
+pub struct Control {
+    /// Control socket ($XDG_RUNTIME_DIR/nextsycl/nextsycl.sock)
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// status
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Prints once and ends
+    #[arg(long)]
+    pub no_stream: bool,
+    /// The server's socket.
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// ps
+#[derive(Debug, Args)]
+pub struct Ps {
+    /// All requests that are kept, not only the last 10
+    #[arg(short, long)]
+    pub all: bool,
+    /// The server's socket.
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// inspect
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// The request's number, as ps shows it
+    pub id: String,
+    /// The server's socket.
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// logs
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// Prints what there is and ends
+    #[arg(long)]
+    pub no_follow: bool,
+    /// The server's socket.
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// chat
+#[derive(Debug, Args)]
+pub struct Chat {
+    /// The message; several words are joined
+    #[arg(required = true)]
+    pub text: Vec<String>,
+    /// Reasoning effort: low, high or max
+    #[arg(long, value_name = "E")]
+    pub effort: Option<String>,
+    /// Longest answer in tokens
+    #[arg(long, visible_alias = "max-tokens", value_name = "N")]
+    pub max: Option<usize>,
+    /// Temperature; 0 takes the likeliest token
+    #[arg(long, value_name = "T")]
+    pub temp: Option<f32>,
+    /// The server's socket.
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// generate
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("input").required(true).args(["prompt", "prompt_file", "ids"]))]
+pub struct Generate {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// The text to continue
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// A file with the text to continue
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// A file with token ids to continue, or the ids: numbers apart by commas or white space
+    #[arg(long, value_name = "FILE|IDS")]
+    pub ids: Option<String>,
+    /// The text is a user message, put through the model's chat template
+    #[arg(long)]
+    pub chat: bool,
+    /// Reasoning effort of a chat message: low, high or max
+    #[arg(long, value_name = "E", requires = "chat")]
+    pub effort: Option<String>,
+    /// Goes on after the model's end token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Prints token ids instead of text
+    #[arg(long)]
+    pub print_ids: bool,
+    /// Tokens of prompt and answer at most
+    #[arg(long, value_name = "N")]
+    pub ctx: Option<usize>,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+    /// How tokens are drawn.
+    #[command(flatten)]
+    pub sample: SampleArgs,
+}
+
+/// A model file.
+#[derive(Debug, Args)]
+pub struct ModelFile {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// One JSON object instead of lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A model on a device.
+#[derive(Debug, Args)]
+pub struct ModelOnDevice {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+/// tokenize
+#[derive(Debug, Args)]
+pub struct Tokenize {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// The text
+    pub text: String,
+    /// Shows each token's text too, one a line
+    #[arg(long)]
+    pub show: bool,
+}
+
+/// devices
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// selftest
+#[derive(Debug, Args)]
+pub struct Selftest {
+    /// Where to run.
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+/// check
+#[derive(Debug, Args)]
+pub struct Check {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// Folder with the reference dump: ids.txt and logits.f32, one row a token
+    #[arg(value_name = "DUMP")]
+    pub dump: PathBuf,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+/// bench
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// Measures this model in this process, without a server
+    #[arg(long, value_name = "ID|FILE")]
+    pub offline: Option<String>,
+    /// Prompt tokens of an offline run
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "offline")]
+    pub prompt: usize,
+    /// Tokens to write
+    #[arg(long, value_name = "N")]
+    pub new: Option<usize>,
+    /// Times an offline run is repeated
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "offline", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub reps: u64,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Prompt sizes to measure on the server
+    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "offline")]
+    pub sizes: Vec<usize>,
+    /// Numbers of clients at once to measure on the server
+    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "offline")]
+    pub parallel: Vec<usize>,
+    /// Hides a passphrase in long prompts and asks for it
+    #[arg(long, conflicts_with = "offline")]
+    pub needle: bool,
+    /// Depths of the passphrase in percent
+    #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "needle")]
+    pub depths: Vec<usize>,
+    /// Folder for a Markdown report
+    #[arg(long, value_name = "DIR", conflicts_with = "offline")]
+    pub out: Option<PathBuf>,
+    /// The server's socket.
+    #[command(flatten)]
+    pub control: Control,
+    /// How to open the model of an offline run.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+/// logits
+#[derive(Debug, Args)]
+pub struct Logits {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// Token ids, apart by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    pub ids: Vec<u32>,
+    /// File for the logits: little-endian float32
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Every row instead of the last one
+    #[arg(long)]
+    pub all: bool,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+/// spec-check
+#[derive(Debug, Args)]
+pub struct SpecCheck {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// The prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+    /// A file with the prompt
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// Passes to check
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub n: usize,
+    /// Rows of a pass
+    #[arg(long, value_name = "R", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=8))]
+    pub rows: u64,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+/// batch-check
+#[derive(Debug, Args)]
+pub struct BatchCheck {
+    /// Model id or file
+    #[arg(value_name = "ID|FILE")]
+    pub model: String,
+    /// The prompts, apart by |
+    #[arg(long, value_name = "A|B", default_value = "The capital of France is|Once upon a time|1, 2, 3, 4,")]
+    pub prompts: String,
+    /// Steps to check
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub n: usize,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+/// Takes `--opt-NAME` flags out of the arguments, which clap cannot declare. `is_switch` tells options that take no
+/// value, so that the word behind one stays an argument.
+pub fn split_options(args: Vec<String>, is_switch: &dyn Fn(&str) -> bool) -> (Vec<String>, Vec<(String, String)>) {
+    let (mut rest, mut options) = (Vec::new(), Vec::new());
+    let mut args = args.into_iter().peekable();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            rest.push(arg);
+            rest.extend(args);
+            break;
+        }
+        let Some(name) = arg.strip_prefix("--opt-") else {
+            rest.push(arg);
+            continue;
+        };
+        let (name, value) = match name.split_once('=') {
+            Some((name, value)) => (name.to_owned(), value.to_owned()),
+            None => {
+                let takes = |next: &String| !next.starts_with("--") && (!is_switch(name) || next == "0" || next == "1");
+                (name.to_owned(), args.next_if(takes).unwrap_or_else(|| "1".to_owned()))
+            }
+        };
+        options.push((name, value));
+    }
+    (rest, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_declarations_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_in_all_their_forms() {
+        let words = |s: &str| s.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let split = |s| split_options(words(s), &|name| name == "fast");
+        let (rest, options) = split("x run --opt-kv f16 --opt-a=b=c --opt-fast hello --opt-fast 0 --opt-z -- --opt-no");
+        assert_eq!(rest, words("x run hello -- --opt-no"));
+        let pairs = [("kv", "f16"), ("a", "b=c"), ("fast", "1"), ("fast", "0"), ("z", "1")];
+        assert_eq!(options, pairs.map(|(k, v)| (k.to_owned(), v.to_owned())));
+    }
+}

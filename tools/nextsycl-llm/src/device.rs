@@ -1,0 +1,141 @@
+//! Which devices a command runs on.
+
+use crate::cli::DeviceArgs;
+use crate::failure::{Failure, Outcome};
+use ns_registry::Settings;
+use ns_sycl::DeviceInfo;
+
+/// What happens when no device was asked for and there is no card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoCard {
+    /// An error that says so.
+    Refuse,
+    /// The CPU device, saying so.
+    UseCpu,
+}
+
+/// Devices in order, as the engine opens them, and their facts.
+pub struct Chosen {
+    /// Selectors.
+    pub selectors: Vec<String>,
+    /// Their facts.
+    pub infos: Vec<DeviceInfo>,
+}
+
+impl Chosen {
+    /// Their short names, for people.
+    pub fn names(&self) -> String {
+        self.infos.iter().map(|i| crate::render::card(&i.name)).collect::<Vec<_>>().join(" + ")
+    }
+}
+
+/// The devices of a command: its flags, else `registered` (the registry's list), else `NS_DEVICE`, else all cards.
+pub fn choose(args: &DeviceArgs, registered: Option<&str>, settings: &Settings, no_card: NoCard) -> Outcome<Chosen> {
+    let from_flags = match (&args.device, args.gpu.as_slice()) {
+        (Some(device), _) => Some(vec![device.clone()]),
+        (None, []) => None,
+        (None, numbers) => Some(gpu_list(numbers)?),
+    };
+    let asked = match from_flags {
+        Some(list) => Some(list),
+        None => match registered {
+            Some(list) => Some(gpu_list(&list.split([',', ' ']).map(str::to_owned).collect::<Vec<_>>())?),
+            None => settings.get("NS_DEVICE").map(|d| vec![d.to_owned()]),
+        },
+    };
+    let (wanted, named) = match asked {
+        Some(list) => (list, true),
+        None => (vec!["gpu".to_owned()], false),
+    };
+    let mut chosen = Chosen { selectors: Vec::new(), infos: Vec::new() };
+    for selector in &wanted {
+        check_form(selector)?;
+        let found = ns_sycl::devices(selector).map_err(|e| Failure::error(e.to_string()))?;
+        if found.is_empty() && !named && no_card == NoCard::UseCpu {
+            return use_cpu();
+        }
+        if found.is_empty() {
+            return Err(none(selector));
+        }
+        for info in found {
+            chosen.selectors.push(match selector.as_str() {
+                "gpu" => format!("gpu:{}", info.index),
+                other => other.to_owned(),
+            });
+            chosen.infos.push(info);
+        }
+    }
+    Ok(chosen)
+}
+
+fn use_cpu() -> Outcome<Chosen> {
+    let infos = ns_sycl::devices("cpu").map_err(|e| Failure::error(e.to_string()))?;
+    if infos.is_empty() {
+        return Err(none("cpu"));
+    }
+    let chosen = Chosen { selectors: vec!["cpu".to_owned()], infos };
+    crate::out::talk(&format!("No Intel Arc GPU was found: running on the CPU device ({}).", chosen.names()));
+    Ok(chosen)
+}
+
+fn none(selector: &str) -> Failure {
+    Failure::error(match selector {
+        "cpu" => "the SYCL runtime has no CPU device".to_owned(),
+        "gpu" => {
+            "no Intel Arc GPU was found: check the driver and /dev/dri, or run on the CPU with --device cpu".to_owned()
+        }
+        other => format!("there is no device {other}: `nextsycl-llm devices` lists them"),
+    })
+}
+
+/// `gpu`, `gpu:N`, `cpu`, and for measurements a backend and its device.
+fn check_form(selector: &str) -> Outcome {
+    let number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    let good = match selector.split_once(':') {
+        None => matches!(selector, "gpu" | "cpu"),
+        Some(("gpu" | "cpu", n)) => number(n),
+        Some((backend, device)) => !backend.is_empty() && !device.is_empty(),
+    };
+    if good { Ok(()) } else { Err(Failure::usage(format!("--device {selector}: it takes gpu, gpu:N or cpu"))) }
+}
+
+/// Selectors of card numbers; `all` means every card.
+fn gpu_list(numbers: &[String]) -> Outcome<Vec<String>> {
+    let mut list: Vec<String> = Vec::new();
+    for number in numbers.iter().filter(|n| !n.is_empty()) {
+        let selector = match number.as_str() {
+            "all" => "gpu".to_owned(),
+            n if n.bytes().all(|b| b.is_ascii_digit()) => format!("gpu:{n}"),
+            n => return Err(Failure::usage(format!("--gpu {n}: it takes card numbers or all"))),
+        };
+        if list.contains(&selector) {
+            return Err(Failure::usage(format!("--gpu {number} is given twice")));
+        }
+        list.push(selector);
+    }
+    if list.len() > 1 && list.iter().any(|s| s == "gpu") {
+        return Err(Failure::usage("--gpu all already names every card"));
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn card_lists() {
+        let of = |s: &str| gpu_list(&s.split(',').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(of("0,2").unwrap(), ["gpu:0", "gpu:2"]);
+        assert_eq!(of("all").unwrap(), ["gpu"]);
+        for bad in ["0,0", "all,1", "x", "-1"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+        for good in ["gpu", "cpu", "gpu:3", "opencl:cpu"] {
+            check_form(good).unwrap();
+        }
+        for bad in ["gpu:", "gpu:x", "", "card", "cpu:x", ":1"] {
+            assert!(check_form(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a command ends with when it does not succeed.
+
+use std::process::ExitCode;
+
+/// Result of a command.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// A message for the user and the exit code it means.
+#[derive(Debug)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// Something went wrong (1).
+    pub fn error(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+
+    /// The command line is wrong (2).
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into() }
+    }
+
+    /// The server is not running (3).
+    pub fn not_running() -> Self {
+        Self { code: 3, message: "the server is not running: nextsycl-llm start".to_owned() }
+    }
+
+    /// A model or request does not exist (4).
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self { code: 4, message: message.into() }
+    }
+
+    /// Refused because something is busy (5).
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self { code: 5, message: message.into() }
+    }
+
+    /// Ends quietly: whoever read the output is gone.
+    pub fn reader_gone() -> Self {
+        Self { code: 0, message: String::new() }
+    }
+
+    /// The user interrupted it (130, as shells say).
+    pub fn interrupted() -> Self {
+        Self { code: 130, message: String::new() }
+    }
+
+    /// Ends with a code after everything was said.
+    pub fn said(code: u8) -> Self {
+        Self { code, message: String::new() }
+    }
+
+    /// Tells the user and gives the exit code.
+    pub fn report(self) -> ExitCode {
+        if !self.message.is_empty() {
+            crate::out::talk(&format!("nextsycl-llm: {}", self.message));
+        }
+        ExitCode::from(self.code)
+    }
+
+    /// The message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<ns_llm::Error> for Failure {
+    fn from(error: ns_llm::Error) -> Self {
+        match error.kind() {
+            ns_llm::ErrorKind::Option => Self::usage(error.to_string()),
+            _ => Self::error(error.to_string()),
+        }
+    }
+}
+
+impl From<ns_registry::Error> for Failure {
+    fn from(error: ns_registry::Error) -> Self {
+        if error.is_not_found() { Self::not_found(error.to_string()) } else { Self::error(error.to_string()) }
+    }
+}
+
+impl From<ns_files::Error> for Failure {
+    fn from(error: ns_files::Error) -> Self {
+        Self::error(error.to_string())
+    }
+}
+
+impl From<ns_http::client::ClientError> for Failure {
+    fn from(error: ns_http::client::ClientError) -> Self {
+        match error {
+            ns_http::client::ClientError::NotRunning(_) => Self::not_running(),
+            other => Self::error(other.to_string()),
+        }
+    }
+}
+
+impl From<ns_http::ListenError> for Failure {
+    fn from(error: ns_http::ListenError) -> Self {
+        Self::error(error.to_string())
+    }
+}

@@ -1,0 +1,266 @@
+//! What all requests share, and how a request gets to the scheduler.
+
+use super::clock;
+use super::error::ApiError;
+use super::job::{Command, Job, Report, Waiting};
+use super::records::{Arrival, Records};
+use super::request::{Generation, Input};
+use super::scheduler::Pulse;
+use crate::text::{Text, TextError};
+use ns_http::cors::Origins;
+use ns_http::{Limits, Via};
+use ns_llm::EngineFacts;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+/// Room an answer without a limit must have at least.
+const LEAST_ROOM: usize = 16;
+
+/// An opened model, as the HTTP side sees it.
+pub struct Ready {
+    /// Its tokenizer.
+    pub text: Arc<dyn Text>,
+    /// Its facts.
+    pub facts: EngineFacts,
+    /// Tokens each session holds.
+    pub contexts: Vec<usize>,
+}
+
+/// How far the server is.
+#[derive(Clone)]
+pub enum Stage {
+    /// Bytes done, bytes in all.
+    Loading(u64, u64),
+    /// It answers.
+    Ready(Arc<Ready>),
+}
+
+/// State of the server.
+pub struct App {
+    /// The served name.
+    pub name: String,
+    /// Further names it answers to.
+    pub aliases: Vec<String>,
+    /// Answer length of requests that name none.
+    pub max_tokens: Option<usize>,
+    /// Allowed browser origins.
+    pub origins: Origins,
+    /// Limits of requests.
+    pub limits: Limits,
+    /// The requests.
+    pub records: Arc<Records>,
+    /// The scheduler's counters.
+    pub pulse: Arc<Pulse>,
+    /// When it started.
+    pub started: Instant,
+    /// Unix time of the start.
+    pub created: u64,
+    /// Wakes the side that stops the server.
+    pub shutdown: Notify,
+    stage: RwLock<Stage>,
+    stopping: AtomicBool,
+    commands: std::sync::mpsc::Sender<Command>,
+    report: Mutex<Report>,
+    cancels: Mutex<Vec<Weak<AtomicBool>>>,
+}
+
+/// A request that was taken, with what its answer needs.
+pub struct Accepted {
+    /// What happens to it.
+    pub waiting: Waiting,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The opened model.
+    pub ready: Arc<Ready>,
+    /// What was asked for.
+    pub generation: Generation,
+}
+
+impl App {
+    /// A server that is loading.
+    pub fn new(
+        config: &super::Config,
+        commands: std::sync::mpsc::Sender<Command>,
+        records: Arc<Records>,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        Self {
+            name: config.name.clone(),
+            aliases: config.aliases.clone(),
+            max_tokens: config.max_tokens,
+            origins: config.origins.clone(),
+            limits: config.limits.clone(),
+            records,
+            pulse,
+            started: Instant::now(),
+            created: super::records::now() as u64,
+            shutdown: Notify::new(),
+            stage: RwLock::new(Stage::Loading(0, 0)),
+            stopping: AtomicBool::new(false),
+            commands,
+            report: Mutex::new(Report::default()),
+            cancels: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// How far it is.
+    pub fn stage(&self) -> Stage {
+        self.stage.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells how far it is.
+    pub fn set_stage(&self, stage: Stage) {
+        *self.stage.write().unwrap_or_else(PoisonError::into_inner) = stage;
+    }
+
+    /// The opened model, or 503.
+    pub fn ready(&self) -> Result<Arc<Ready>, ApiError> {
+        match self.stage() {
+            Stage::Ready(ready) => Ok(ready),
+            Stage::Loading(..) => Err(ApiError::unavailable("Loading model", 2)),
+        }
+    }
+
+    /// Whether it takes no new requests.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Takes no new requests from now on, answers the others and ends.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        // A scheduler that ended already needs no telling.
+        let _ = self.commands.send(Command::Stop);
+        self.shutdown.notify_waiters();
+        self.shutdown.notify_one();
+    }
+
+    /// Cancels the running requests too.
+    pub fn cancel_all(&self) {
+        let cancels = std::mem::take(&mut *self.cancels.lock().unwrap_or_else(PoisonError::into_inner));
+        for cancel in cancels.iter().filter_map(Weak::upgrade) {
+            cancel.store(true, Ordering::Release);
+        }
+        let _ = self.commands.send(Command::Wake);
+    }
+
+    /// The devices' state: now, or when the engine is in a long pass the last known one.
+    pub async fn report(&self) -> Report {
+        let (sender, receiver) = oneshot::channel();
+        self.pulse.arriving.fetch_add(1, Ordering::Relaxed);
+        if matches!(self.stage(), Stage::Ready(_)) && self.commands.send(Command::Report(sender)).is_ok() {
+            if let Ok(Ok(report)) = tokio::time::timeout(Duration::from_secs(1), receiver).await {
+                *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+            }
+        } else {
+            self.pulse.arriving.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a request for this model is for us.
+    pub fn check_model(&self, wanted: Option<&str>) -> Result<(), ApiError> {
+        let Some(wanted) = wanted else { return Ok(()) };
+        let bare = wanted.strip_suffix(":latest").unwrap_or(wanted);
+        if bare == self.name || wanted == self.name || self.aliases.iter().any(|a| a == bare) {
+            return Ok(());
+        }
+        Err(ApiError::no_model(wanted, &self.name))
+    }
+
+    /// Takes a request: checks it, makes tokens of it and hands it to the scheduler.
+    pub async fn submit(
+        &self,
+        mut generation: Generation,
+        via: Via,
+        api: &'static str,
+        request_id: &str,
+    ) -> Result<Accepted, ApiError> {
+        if self.is_stopping() {
+            return Err(ApiError::unavailable("the server is stopping", 10));
+        }
+        let ready = self.ready()?;
+        self.check_model(generation.model.as_deref())?;
+        if !generation.seeded {
+            generation.sampling.seed = clock::random();
+        }
+        let (text, input) = (ready.text.clone(), generation.input.clone());
+        // A long text takes a while: not on the threads that serve everybody.
+        let tokens = tokio::task::spawn_blocking(move || to_tokens(&*text, input)).await;
+        let prompt = tokens.map_err(|_| ApiError::server("the prompt could not be read"))??;
+        let longest = ready.contexts.iter().copied().max().unwrap_or(0);
+        if let Some(id) = prompt.iter().find(|&&id| id as usize >= ready.facts.n_vocab) {
+            let message = format!("the token id {id} is outside the vocabulary of {}", ready.facts.n_vocab);
+            return Err(ApiError::invalid(message, Some("prompt")));
+        }
+        if prompt.is_empty() {
+            return Err(ApiError::invalid("the prompt is empty", Some("prompt")));
+        }
+        let asked = generation.max_tokens.or(self.max_tokens);
+        if prompt.len() + asked.unwrap_or(LEAST_ROOM).clamp(1, LEAST_ROOM) > longest {
+            return Err(ApiError::too_long(prompt.len(), longest));
+        }
+        let max_tokens = asked.unwrap_or(usize::MAX).min(longest - prompt.len());
+        let room = prompt.len() + if asked.is_some() { max_tokens.max(1) } else { LEAST_ROOM };
+        let prompt_tokens = prompt.len();
+        let id = self.records.open(Arrival {
+            request_id: request_id.to_owned(),
+            via: match via {
+                Via::Socket => "socket",
+                Via::Tcp(_) if api == "api-chat" => "web",
+                Via::Tcp(_) => "tcp",
+            },
+            api,
+            model: self.name.clone(),
+            settings: generation.settings(),
+            messages: generation.messages(),
+            prompt_chars: generation.prompt_chars(),
+            last_user: generation.last_user(),
+            prompt_tokens,
+            max_tokens,
+        });
+        let (events, receiver) = mpsc::unbounded_channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        {
+            let mut cancels = self.cancels.lock().unwrap_or_else(PoisonError::into_inner);
+            cancels.retain(|c| c.strong_count() > 0);
+            cancels.push(Arc::downgrade(&cancelled));
+        }
+        let waiting = Waiting {
+            id,
+            events: receiver,
+            cancelled: cancelled.clone(),
+            records: self.records.clone(),
+            wake: self.commands.clone(),
+        };
+        let job = Job {
+            id,
+            prompt,
+            room,
+            sampling: generation.sampling.clone(),
+            max_tokens,
+            ignore_end: generation.ignore_end,
+            stops: generation.stops.clone(),
+            events,
+            cancelled,
+        };
+        self.pulse.arriving.fetch_add(1, Ordering::Relaxed);
+        if self.commands.send(Command::Job(Box::new(job))).is_err() {
+            return Err(ApiError::unavailable("the server is stopping", 10));
+        }
+        Ok(Accepted { waiting, prompt_tokens, ready, generation })
+    }
+}
+
+fn to_tokens(text: &dyn Text, input: Input) -> Result<Vec<u32>, ApiError> {
+    let result = match input {
+        Input::Ids(ids) => Ok(ids),
+        Input::Text(words) => text.encode(&words),
+        Input::Chat(messages, variables) => text.chat(&messages, &variables),
+    };
+    result.map_err(|e| match e {
+        TextError::Template(_) | TextError::Other(_) => ApiError::invalid(e.to_string(), Some("messages")),
+    })
+}

@@ -1,0 +1,159 @@
+//! `serve`: a server in the foreground.
+
+use crate::cli::{Control, Serve};
+use crate::device::{self, NoCard};
+use crate::failure::{Failure, Outcome};
+use crate::local::{DEFAULT_CONTEXT, Found, World, load_options};
+use crate::serve::{self, Config, Loaded};
+use crate::{out, text};
+use ns_http::Limits;
+use ns_http::cors::Origins;
+use ns_registry::Model;
+use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The control socket of a server.
+pub fn socket(world: &World, control: &Control) -> PathBuf {
+    control.socket.clone().unwrap_or_else(|| world.layout.sockets.join("nextsycl.sock"))
+}
+
+/// The model a server is asked for.
+pub fn wanted(args: &Serve) -> Option<&str> {
+    args.model.as_deref().or(args.model_path.as_deref())
+}
+
+/// Runs the command.
+pub fn run(world: &World, args: &Serve) -> Outcome {
+    let found = world.find(wanted(args))?;
+    let info = (found.registration.info)(&found.model.file)?;
+    let contexts = contexts(world, args, &found.model, info.context_length)?;
+    let config = config(world, args, &found, contexts.clone())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::error(format!("cannot start the server's threads: {e}")))?;
+    // Before a device is opened: the SYCL runtime's compiler catches signals too, and gives them on to whoever was
+    // there before it.
+    let stops = {
+        let _guard = runtime.enter();
+        stop_signals()?
+    };
+    let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
+    let chosen = device::choose(&args.open.device, registered, &world.settings, NoCard::Refuse)?;
+    let draft = !args.open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
+    let options = load_options(&found, &chosen, contexts, &args.open, draft)?;
+    let name = config.name.clone();
+    let socket = config.socket.clone();
+    let loader = Box::new(move |progress: &mut dyn FnMut(u64, u64)| {
+        let text = text::open(&found.model.file)?;
+        let engine = (found.registration.load)(&found.model.file, &options, progress)?;
+        Ok(Loaded { engine, text })
+    });
+    let result = runtime.block_on(async move {
+        let bound = serve::bind(config).await?;
+        out::talk(&format!("{name} on {}: http://{} and {}", chosen.names(), bound.address, socket.display()));
+        bound.run(loader, stops).await
+    });
+    // Threads that wait for clients do not hold the program.
+    runtime.shutdown_background();
+    result
+}
+
+/// Tells each SIGINT and SIGTERM. Needs a tokio runtime.
+fn stop_signals() -> Outcome<tokio::sync::mpsc::Receiver<()>> {
+    let (sender, stops) = tokio::sync::mpsc::channel(8);
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let mut signal = signal(kind).map_err(|e| Failure::error(format!("cannot catch signals: {e}")))?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while signal.recv().await.is_some() {
+                // The server that is gone needs no telling.
+                let _ = sender.send(()).await;
+            }
+        });
+    }
+    Ok(stops)
+}
+
+/// How the server is set up: flags, else the registry's entry, else the settings.
+fn config(world: &World, args: &Serve, found: &Found, contexts: Vec<usize>) -> Outcome<Config> {
+    let settings = &world.settings;
+    let port = match args.port {
+        Some(port) => port,
+        None => settings.number("NS_PORT", 0..=65535, "a port number")?.unwrap_or(8085) as u16,
+    };
+    let keep = match args.keep_requests {
+        Some(n) => n,
+        None => settings.number("NS_KEEP_REQUESTS", 0..=1_000_000, "a number up to 1000000")?.unwrap_or(100),
+    };
+    let max_tokens = match args.max_tokens {
+        Some(n) => Some(n),
+        None => settings.number("NS_MAX_TOKENS", 1..=1 << 40, "a number of tokens")?.map(|n| n as usize),
+    };
+    let name = args.name.as_deref().or(settings.get("NS_NAME")).unwrap_or(&found.model.id).to_owned();
+    Ok(Config {
+        aliases: if name == found.model.id { Vec::new() } else { vec![found.model.id.clone()] },
+        name,
+        listen: (args.host.as_deref().or(settings.get("NS_HOST")).unwrap_or("127.0.0.1").to_owned(), port),
+        socket: socket(world, &args.control),
+        contexts,
+        max_tokens,
+        keep_requests: usize::try_from(keep).unwrap_or(100),
+        keep_text: settings.switch("NS_KEEP_TEXT")? != Some(false),
+        origins: Origins::new(args.cors.as_deref().or(settings.get("NS_CORS")).unwrap_or("")),
+        limits: Limits::default(),
+    })
+}
+
+/// Tokens each session holds.
+fn contexts(world: &World, args: &Serve, model: &Model, trained: usize) -> Outcome<Vec<usize>> {
+    let settings = &world.settings;
+    let parallel = match args.parallel {
+        Some(n) => n,
+        None => settings.number("NS_PARALLEL", 1..=8, "a number from 1 to 8")?.unwrap_or(2),
+    };
+    let parallel = usize::try_from(parallel).unwrap_or(1);
+    let registered = model.entry.as_ref().and_then(|e| e.ctx.as_deref());
+    let (list, from) = match (args.ctx.as_deref(), registered, settings.get("NS_CTX")) {
+        (Some(list), _, _) => (list, "--ctx"),
+        (None, Some(list), _) => (list, "the registry's ctx"),
+        (None, None, Some(list)) => (list, "NS_CTX"),
+        (None, None, None) => return Ok(vec![DEFAULT_CONTEXT.min(trained); parallel]),
+    };
+    context_list(list, from, parallel, trained)
+}
+
+fn context_list(list: &str, from: &str, parallel: usize, trained: usize) -> Outcome<Vec<usize>> {
+    let wrong = |why: &str| Failure::usage(format!("{from} {list}: {why}"));
+    let numbers: Vec<usize> = list
+        .split(',')
+        .map(|n| n.trim().parse().map_err(|_| wrong("it takes a number of tokens, or up to 8 apart by commas")))
+        .collect::<Outcome<_>>()?;
+    if numbers.len() > 8 {
+        return Err(wrong("at most 8 sessions are possible"));
+    }
+    if numbers.iter().any(|&n| n < 256.min(trained)) {
+        return Err(wrong("a session holds at least 256 tokens"));
+    }
+    if numbers.iter().any(|&n| n > trained) {
+        return Err(wrong(&format!("the model was trained for {trained} tokens")));
+    }
+    Ok(if let [one] = numbers[..] { vec![one; parallel] } else { numbers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn context_lists() {
+        let of = |list| context_list(list, "--ctx", 3, 4096);
+        assert_eq!(of("1024").unwrap(), [1024; 3]);
+        assert_eq!(of("4096, 512").unwrap(), [4096, 512]);
+        for bad in ["", "x", "255", "4097", "512,,512", "256,256,256,256,256,256,256,256,256"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+        assert_eq!(context_list("64", "--ctx", 1, 64).unwrap(), [64]);
+    }
+}
