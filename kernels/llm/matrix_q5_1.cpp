@@ -3,4 +3,5 @@
 #define NS_FORMAT FormatQ5_1
 #define NS_NAME(x) x##_q5_1
 #define NS_NAME2(x, y) x##_q5_1_##y
+#define NS_QUANTS // integer products on cards
 #include "ns/matrix_kernels.hpp"

@@ -3,4 +3,5 @@
 #define NS_FORMAT FormatQ6_K
 #define NS_NAME(x) x##_q6_k
 #define NS_NAME2(x, y) x##_q6_k_##y
+#define NS_QUANTS // integer products on cards
 #include "ns/matrix_kernels.hpp"

@@ -167,12 +167,14 @@ NS_KERNEL void NS_NAME(dequant_f16)(const u8 *packed, f16 *out, i32 first_row, i
   expand<NS_FORMAT>(packed, out, first_row, rows, cols);
 }
 
-// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
 #define NS_MATVEC(M)                                                                                                       \
   NS_KERNEL void NS_NAME2(matvec, r##M)(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 cols, i32 act_stride,       \
                                         i32 ldy, i32 add) {                                                                \
-    ns::matvec<NS_FORMAT, M>(packed, act, y, rows, cols, act_stride, ldy, add);                                                           \
+    ns::matvec<NS_FORMAT, M>(packed, act, y, rows, cols, act_stride, ldy, add);                                             \
   }
+#ifdef NS_QUANTS
+// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
+// arc: load16, dp4a
 NS_MATVEC(1)
 NS_MATVEC(2)
 NS_MATVEC(3)
@@ -181,3 +183,15 @@ NS_MATVEC(5)
 NS_MATVEC(6)
 NS_MATVEC(7)
 NS_MATVEC(8)
+#else
+// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
+// arc: load16
+NS_MATVEC(1)
+NS_MATVEC(2)
+NS_MATVEC(3)
+NS_MATVEC(4)
+NS_MATVEC(5)
+NS_MATVEC(6)
+NS_MATVEC(7)
+NS_MATVEC(8)
+#endif

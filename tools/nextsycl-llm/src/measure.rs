@@ -20,7 +20,7 @@ pub fn offline(world: &World, args: &Bench) -> Outcome {
     if args.prompt == 0 {
         return Err(Failure::usage("--prompt 0: it takes at least 1"));
     }
-    let mut local = Local::open(world, &found, &args.open, Some(args.prompt + new + 1), NoCard::Refuse)?;
+    let mut local = Local::open(world, &found, &args.open, Some(args.prompt + new + 1), NoCard::UseCpu)?;
     let n_vocab = local.engine.facts().n_vocab as u64;
     // Tokens from all over the vocabulary, the same in every run.
     let prompt: Vec<u32> = (0..args.prompt as u64).map(|i| ((i * 2_654_435_761 + 12_345) % n_vocab) as u32).collect();
@@ -96,7 +96,7 @@ fn peak_mb() -> Outcome<u64> {
 /// `logits`: the last row, or every row, as raw little-endian float32.
 pub fn logits(world: &World, args: &Logits) -> Outcome {
     let found = world.find(Some(&args.model))?;
-    let mut local = Local::open(world, &found, &args.open, Some(args.ids.len() + 1), NoCard::Refuse)?;
+    let mut local = Local::open(world, &found, &args.open, Some(args.ids.len() + 1), NoCard::UseCpu)?;
     let mut file = ns_files::AtomicFile::create(&args.out)?;
     let mut write = |rows: &[f32]| {
         let bytes: Vec<u8> = rows.iter().flat_map(|v| v.to_le_bytes()).collect();

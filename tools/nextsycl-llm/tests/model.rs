@@ -180,7 +180,7 @@ fn engine_options_are_checked() {
     assert_eq!(ran.code, 2, "{}", ran.err);
 }
 
-/// Without a card: `run` uses the CPU device and says so; other commands say what to do.
+/// Without a card: `run` and the measuring commands use the CPU device and say so; other commands say what to do.
 #[test]
 fn no_card_is_said() {
     let world = world();
@@ -193,6 +193,8 @@ fn no_card_is_said() {
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.err.starts_with("No Intel Arc GPU was found: running on the CPU device ("), "{}", ran.err);
     let ran = world.run(&["logits", MODEL, "--ids", "1", "--out", "f"]);
+    assert!(ran.code == 0 && ran.err.starts_with("No Intel Arc GPU was found: running on the CPU"), "{}", ran.err);
+    let ran = world.run(&["kernels", MODEL]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("no Intel Arc GPU was found") && ran.err.contains("--device cpu"), "{}", ran.err);
     let ran = world.run(&["run", "--device", "gpu:0", "hi"]);
