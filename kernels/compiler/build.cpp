@@ -13,8 +13,9 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <set>
 #include <fcntl.h>
+#include <set>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -322,6 +323,13 @@ int build(const BuildOptions &options) {
   make_folders(options.out);
   run.work = join(options.out, ".work");
   make_folders(run.work);
+  // One run at a time in a folder; what a run that was cut off left behind goes.
+  int lock = open(join(run.work, "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock < 0 || flock(lock, LOCK_EX) != 0) fail(join(run.work, "lock") + " cannot be locked: " + std::strerror(errno));
+  for (auto &name : list_folder(run.work))
+    if (starts_with(name, "run-")) remove_tree(join(run.work, name));
+  for (auto &name : list_folder(options.out))
+    if (starts_with(name, ".nskc-")) std::remove(join(options.out, name).c_str());
   if (!options.pch.empty()) make_folders(options.pch);
   std::string tools = identity + sha256(read_bytes("/proc/self/exe"));
   if (!options.ocloc.empty()) tools += ocloc_identity(options.ocloc);

@@ -106,7 +106,7 @@ int gate(const GateOptions &o) {
         expect(n.spill == 0, "spills registers (" + std::to_string(n.spill) + " bytes)");
         expect(n.private_bytes == 0, "keeps an array in memory (private memory, " + std::to_string(n.private_bytes) + " bytes): index it with constants only");
         expect(n.scratch == 0 || n.spill || n.private_bytes, "uses scratch memory (" + std::to_string(n.scratch) + " bytes)");
-        expect(n.has_4gb_buffers, "does not address buffers over 4 GiB");
+        expect(n.has_4gb_buffers || declared == 1, "does not address buffers over 4 GiB");
         expect(!n.stateful, "has an argument that is not a plain address (stateful)");
         uint64_t most = starts_with(target, "dg2") || starts_with(target, "acm") ? 65536 : 131072;
         expect(n.slm <= most, "needs " + std::to_string(n.slm) + " bytes of local memory, the card has " + std::to_string(most));

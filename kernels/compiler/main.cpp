@@ -1,6 +1,8 @@
 // nskc: compiles SYCL kernel sources to modules, checks their native GPU code, makes libraries of them.
 // SPDX-License-Identifier: MIT
 #include "commands.hpp"
+#include "native.hpp"
+#include "spirv.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -27,6 +29,7 @@ nskc gate --dir DIR [--ocloc PROGRAM] [--iga PROGRAM] [--targets A,B] [--table]
                         check the native GPU code of modules
 nskc library --kind KIND --dir DIR --out DIR [--include DIR] [--link DIR]
                         nextsycl-KIND.h and .c with launchers, and with --link libnextsycl-KIND.so
+nskc inspect FILE.spv|FILE.bin   the kernels of a module, a JSON line each
 nskc --version
 )";
 
@@ -130,6 +133,26 @@ int run_library(int count, char **words) {
   return library(o);
 }
 
+int run_inspect(int count, char **words) {
+  std::vector<std::string> files;
+  parse(count, words, {}, {}, [&](const std::string &w) { files.push_back(w); });
+  if (files.size() != 1) usage("inspect takes one file");
+  Bytes bytes = read_bytes(files[0]);
+  if (bytes.size() > 4 && bytes[0] == 0x7f && bytes[1] == 'E') {
+    for (auto &k : read_native(bytes, files[0])) std::printf("%s\n", describe(k).set("entry", k.entry).print().c_str());
+    return 0;
+  }
+  for (auto &k : read_spirv(bytes, files[0]).kernels) {
+    Json args = Json::array(), aspects = Json::array(), undefined = Json::array();
+    for (auto &a : k.args) args.items.push_back(a.type.empty() ? a.kind + (a.size ? " " + std::to_string(a.size) : "") : a.type);
+    for (auto &a : k.aspects) aspects.items.push_back(a);
+    for (auto &f : k.undefined) undefined.items.push_back(f);
+    Json j = Json::map().set("entry", k.entry).set("sub_group_size", k.sub_group_size).set("esimd", k.esimd).set("aspects", aspects).set("args", args).set("undefined", undefined);
+    std::printf("%s\n", j.print().c_str());
+  }
+  return 0;
+}
+
 } // namespace
 
 int main(int count, char **words) {
@@ -138,6 +161,7 @@ int main(int count, char **words) {
     if (first == "--help" || first == "-h" || first == "help") return std::fputs(kUsage, stdout) < 0;
     if (first == "--version") return std::printf("nskc %s\n", kVersion) < 0;
     if (first == "gate") return run_gate(count - 2, words + 2);
+    if (first == "inspect") return run_inspect(count - 2, words + 2);
     if (first == "library") return run_library(count - 2, words + 2);
     if (first.empty()) {
       std::fputs(kUsage, stderr);
