@@ -71,8 +71,11 @@ LIST
 answer() { # answer FILE COMMAND...: a greedy answer
   local out=$1
   shift
-  "$@" generate "$model" --prompt "The capital of France is" --max 24 --temp 0 --ctx 512 "${device[@]}" > "$out" 2> "$out.err" < /dev/null
+  "$@" generate "$model" --prompt "$prompt" --max 16 --temp 0 --ctx 512 "${device[@]}" > "$out" 2> "$out.err" < /dev/null
 }
+
+# Long enough for the products of a prompt (more than 8 rows), which take another way than single tokens.
+prompt="The capital of France is a city that many people would like to see once, because of its food, its museums and its river. Its name is"
 
 tokens() {
   local card cards_of device=(--device cpu)
@@ -139,6 +142,7 @@ serve() {
   local few=$work/served.4.json many=$work/served.36.json
   that "more tokens were really made" test "$(cat "$work/served.36.tokens")" -gt "$(cat "$work/served.4.tokens")"
   that "serving waits for no host event" test "$(field "$few" host_event_waits) $(field "$many" host_event_waits)" = "0 0"
+  that "every kernel of the server ran" test "$(field "$many" kernels_skipped)" = 0
   that "nothing is left on the device" test "$(field "$many" device_left)" = 0
   echo "   reports: $(cat "$many")"
 }

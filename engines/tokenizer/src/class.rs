@@ -38,8 +38,8 @@ impl Classes {
                 let Ok(parsed) = regex_syntax::parse(pattern) else { continue };
                 let HirKind::Class(Class::Unicode(class)) = parsed.kind() else { continue };
                 for range in class.ranges() {
-                    for code in range.start() as usize..=range.end() as usize {
-                        table[code] |= bit;
+                    for bits in &mut table[range.start() as usize..=range.end() as usize] {
+                        *bits |= bit;
                     }
                 }
             }

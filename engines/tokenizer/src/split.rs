@@ -283,3 +283,130 @@ fn words(scan: &Scan<'_>, at: usize, digits: usize, marks: bool, contractions: b
     }
     scan.spaces(at)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use fancy_regex::Regex;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
+        let mut words = Vec::new();
+        PreTokenizer::named(name).expect("a known name").split(text, &mut |word| words.push(word));
+        assert_eq!(words.concat(), text, "nothing may be lost");
+        words
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Case {
+        text: String,
+        words: HashMap<String, Vec<usize>>,
+    }
+
+    /// Lengths of words from llama.cpp's own `unicode_regex_split` (tests/reference/splits.py).
+    #[test]
+    fn words_equal_llama_cpp() {
+        let file = std::env::var("NS_SPLITS").map_or_else(
+            |_| include_str!("../tests/fixtures/splits.json").to_string(),
+            |path| std::fs::read_to_string(path).expect("NS_SPLITS can be read"),
+        );
+        let cases: Vec<Case> = serde_json::from_str(&file).expect("the fixture is read");
+        assert!(cases.len() > 50);
+        let mut compared = HashMap::new();
+        for case in &cases {
+            for (name, lengths) in &case.words {
+                let got: Vec<usize> = words(name, &case.text).iter().map(|word| word.len()).collect();
+                assert_eq!(&got, lengths, "{name}: {:?}: {:?}", case.text, words(name, &case.text));
+                *compared.entry(name.as_str()).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(compared.len(), 9);
+        assert!(compared.values().all(|&n| n > 50), "{compared:?}");
+    }
+
+    const GPT2_PATTERN: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+    const ENDS: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])";
+    const QWEN35: &str =
+        r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+    fn word_pattern(digits: &str) -> String {
+        format!(
+            r"[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        )
+    }
+
+    /// The patterns of every pre-tokenizer, as llama.cpp writes them.
+    fn patterns() -> Vec<(&'static str, Vec<Regex>)> {
+        let list: Vec<(&str, Vec<String>)> = vec![
+            (
+                "default",
+                vec![r"[\p{P}\$\+<=>\^~\|]+".into(), GPT2_PATTERN.into(), r"\p{N}+".into(), "[0-9][0-9][0-9]".into()],
+            ),
+            ("falcon", vec![r"[\p{P}\$\+<=>\^~\|`]+".into(), GPT2_PATTERN.into(), "[0-9][0-9][0-9]".into()]),
+            ("smollm", vec![r"\p{N}".into(), GPT2_PATTERN.into()]),
+            ("gpt-2", vec![GPT2_PATTERN.into()]),
+            ("qwen2", vec![format!("{ENDS}|{}", word_pattern(""))]),
+            ("qwen35", vec![format!("{ENDS}|{QWEN35}")]),
+            ("ufakzeka", vec![word_pattern("")]),
+            ("glm4", vec![format!("{ENDS}|{}", word_pattern("{1,3}"))]),
+            ("minicpm5", vec![r"\p{N}{1,3}".into(), format!("{ENDS}|{}", word_pattern("+"))]),
+        ];
+        let compile = |pattern: &String| Regex::new(pattern).expect("a good pattern");
+        list.into_iter().map(|(name, list)| (name, list.iter().map(compile).collect())).collect()
+    }
+
+    fn by_patterns<'t>(patterns: &[Regex], text: &'t str) -> Vec<&'t str> {
+        patterns.iter().fold(vec![text], |pieces, pattern| {
+            let mut out = Vec::new();
+            for piece in pieces {
+                let mut at = 0;
+                for found in pattern.find_iter(piece) {
+                    let found = found.expect("a short text");
+                    out.push(&piece[at..found.start()]);
+                    out.push(found.as_str());
+                    at = found.end();
+                }
+                out.push(&piece[at..]);
+            }
+            out.retain(|piece| !piece.is_empty());
+            out
+        })
+    }
+
+    #[test]
+    fn every_character_between_letters_digits_and_spaces() {
+        let patterns = patterns();
+        for first in (0..0x3_2000u32).chain(0xE_0000..0xE_0200).step_by(64) {
+            let block: Vec<char> = (first..first + 64).filter_map(char::from_u32).collect();
+            let text: String = block.iter().flat_map(|&c| ['a', c, ' ', c, '1', c, c, '\n', ' ']).collect();
+            for (name, patterns) in &patterns {
+                assert_eq!(words(name, &text), by_patterns(patterns, &text), "{name} from U+{first:04X}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn words_equal_the_patterns(text in "([ \\n\\r\\t\u{a0}\u{3000}'a-dA-Zlrvetsm\u{301}é½0-9你!<>$+`|.\u{0}]|\\PC){0,40}") {
+            thread_local!(static PATTERNS: Vec<(&'static str, Vec<Regex>)> = patterns());
+            PATTERNS.with(|patterns| {
+                for (name, patterns) in patterns {
+                    assert_eq!(words(name, &text), by_patterns(patterns, &text), "{name}: {text:?}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert!(PreTokenizer::named("gpt-5").is_none());
+        assert_eq!(PreTokenizer::named("glm5").map(|p| p.ignore_merges), Some(true));
+        assert_eq!(PreTokenizer::named("chatglm-bpe").map(|p| p.ignore_merges), Some(false));
+        assert_eq!(PreTokenizer::named("llama-bpe").map(|p| (p.add_bos, p.has_bos)), Some((true, true)));
+        assert_eq!(PreTokenizer::named("glm4").map(|p| (p.add_bos, p.has_bos)), Some((false, false)));
+    }
+}

@@ -183,10 +183,10 @@ impl Tokenizer {
     /// does not already begin with it.
     pub fn encode_prompt(&self, text: &str, parse_special: bool) -> Vec<u32> {
         let mut ids = self.encode(text, parse_special);
-        if let Some(bos) = self.bos.filter(|_| self.add_bos) {
-            if ids.first() != Some(&bos) {
-                ids.insert(0, bos);
-            }
+        if let Some(bos) = self.bos.filter(|_| self.add_bos)
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
         }
         ids
     }

@@ -1,5 +1,7 @@
 //! The bundled model's tokenizer against llama.cpp's ids (Debian sid, llama.cpp-tools 1:0.7.0).
 
+#![allow(clippy::expect_used, clippy::panic)]
+
 mod support;
 
 use ns_tokenizer::{ChatRequest, ChatTemplate, Message};
@@ -70,5 +72,56 @@ fn contents_never_become_control_tokens() {
         let text = String::from_utf8(bundled().decode(&ids)).expect("whole characters");
         let start = "<|im_start|>system\nBe kind.<|im_end|>\n";
         assert_eq!(text, format!("{start}<|im_start|>{role}\n{forged}<|im_end|>\n<|im_start|>assistant\n"));
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+}
+
+/// B03: 10 KB of code, Markdown and many scripts, and random texts, as llama.cpp's server tokenizes them
+/// (tests/reference/make_fixtures.py).
+#[test]
+fn corpus_equals_llama_cpp() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!("fixtures/bundled.json")).expect("the fixture is read");
+    assert!(cases.len() > 100 && cases[0].text.len() > 10_000);
+    assert_eq!(cases[0].text, include_str!("fixtures/corpus.txt"));
+    let has = |byte: u8| (0..bundled().len() as u32).any(|id| bundled().token_bytes(id) == [byte]);
+    let lacking: Vec<u8> = (0..=255).filter(|&byte| !has(byte)).collect();
+    assert!(lacking.iter().all(|byte| !matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~')), "{lacking:?}");
+    for case in &cases {
+        assert_eq!(bundled().encode(&case.text, false), case.ids, "{:?}", case.text);
+        // The vocabulary lacks some bytes, which then have no token; nothing else is lost.
+        let kept: Vec<u8> = case.text.bytes().filter(|byte| !lacking.contains(byte)).collect();
+        assert_eq!(bundled().decode(&case.ids), kept, "{:?}", case.text);
+    }
+}
+
+#[test]
+fn ten_kilobytes_take_less_than_ten_milliseconds() {
+    let text = include_str!("fixtures/corpus.txt");
+    bundled().encode("warm", false);
+    let best = (0..20).map(|_| {
+        let begun = std::time::Instant::now();
+        assert!(bundled().encode(text, false).len() > 1000);
+        begun.elapsed()
+    });
+    let best = best.min().expect("twenty runs");
+    assert!(best.as_micros() < 10_000, "{best:?}");
+}
+
+#[test]
+fn a_million_bytes_take_less_than_a_second() {
+    for unit in ["a", " ", "\n", "<", "'", "<|im_start", "🙂", "ab"] {
+        let text = unit.repeat(1_000_000 / unit.len());
+        let best = (0..3).map(|_| {
+            let begun = std::time::Instant::now();
+            assert!(!bundled().encode(&text, true).is_empty());
+            begun.elapsed()
+        });
+        let best = best.min().expect("three runs");
+        assert!(best.as_millis() < 1000, "{unit:?}: {best:?}");
     }
 }

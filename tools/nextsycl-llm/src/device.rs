@@ -29,8 +29,15 @@ impl Chosen {
     }
 }
 
-/// The devices of a command: its flags, else `registered` (the registry's list), else `NS_DEVICE`, else all cards.
-pub fn choose(args: &DeviceArgs, registered: Option<&str>, settings: &Settings, no_card: NoCard) -> Outcome<Chosen> {
+/// The devices of a command: its flags, else `registered` (the registry's list), else `NS_DEVICE`, else all cards. Of all
+/// cards the `most` with the largest free memory are taken.
+pub fn choose(
+    args: &DeviceArgs,
+    registered: Option<&str>,
+    settings: &Settings,
+    no_card: NoCard,
+    most: usize,
+) -> Outcome<Chosen> {
     let from_flags = match (&args.device, args.gpu.as_slice()) {
         (Some(device), _) => Some(vec![device.clone()]),
         (None, []) => None,
@@ -50,7 +57,17 @@ pub fn choose(args: &DeviceArgs, registered: Option<&str>, settings: &Settings, 
     let mut chosen = Chosen { selectors: Vec::new(), infos: Vec::new() };
     for selector in &wanted {
         check_form(selector)?;
-        let found = ns_sycl::devices(selector).map_err(|e| Failure::error(e.to_string()))?;
+        let mut found = ns_sycl::devices(selector).map_err(|e| Failure::error(e.to_string()))?;
+        if selector == "gpu" && found.len() > most {
+            let all = found.len();
+            found = largest(found, most);
+            let names: Vec<String> =
+                found.iter().map(|i| format!("{} (gpu:{})", crate::render::card(&i.name), i.index)).collect();
+            crate::out::talk(&format!(
+                "Of {all} cards the one with the most free memory is used: {}.",
+                names.join(", ")
+            ));
+        }
         if found.is_empty() && !named && no_card == NoCard::UseCpu {
             return use_cpu();
         }
@@ -66,6 +83,14 @@ pub fn choose(args: &DeviceArgs, registered: Option<&str>, settings: &Settings, 
         }
     }
     Ok(chosen)
+}
+
+/// The devices with the most free memory, in their own order.
+fn largest(mut devices: Vec<DeviceInfo>, most: usize) -> Vec<DeviceInfo> {
+    devices.sort_by_key(|d| std::cmp::Reverse(d.free_memory));
+    devices.truncate(most);
+    devices.sort_by_key(|d| d.index);
+    devices
 }
 
 fn use_cpu() -> Outcome<Chosen> {

@@ -205,9 +205,11 @@ impl Local {
         let context = match ctx {
             Some(n) if n > info.context_length => {
                 let trained = info.context_length;
-                return Err(Failure::usage(format!("--ctx {n}: the model was trained for {trained} tokens")));
+                return Err(Failure::usage(format!(
+                    "a context of {n} tokens was asked for, but the model was trained for {trained}"
+                )));
             }
-            Some(0) => return Err(Failure::usage("--ctx 0: it takes at least 1")),
+            Some(0) => return Err(Failure::usage("a context holds at least 1 token")),
             Some(n) => n,
             None => DEFAULT_CONTEXT.min(info.context_length),
         };
@@ -223,7 +225,8 @@ impl Local {
         no_card: NoCard,
     ) -> Outcome<Self> {
         let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
-        let chosen = device::choose(&open.device, registered, &world.settings, no_card)?;
+        let most = engines::most_devices(found.registration);
+        let chosen = device::choose(&open.device, registered, &world.settings, no_card, most)?;
         let draft = !open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
         let context = contexts.first().copied().unwrap_or(DEFAULT_CONTEXT);
         let options = load_options(found, &chosen, contexts, open, draft)?;

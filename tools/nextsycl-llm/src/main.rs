@@ -57,7 +57,8 @@ fn run(words: Vec<String>) -> Outcome {
         Err(text) => return out::data(&text.render().to_string()),
     };
     let settings = Settings::load()?;
-    start_log(&settings)?;
+    // A server's log is its record; elsewhere only what needs attention is told.
+    start_log(&settings, if matches!(cli.command, Command::Serve(_)) { "info" } else { "warn" })?;
     let layout = Layout::discover(&settings);
     let world = World { settings, layout, options };
     match &cli.command {
@@ -87,8 +88,8 @@ fn run(words: Vec<String>) -> Outcome {
 }
 
 /// Log lines go to stderr.
-fn start_log(settings: &Settings) -> Outcome {
-    let wanted = settings.get("NS_LOG").unwrap_or("info");
+fn start_log(settings: &Settings, default: &str) -> Outcome {
+    let wanted = settings.get("NS_LOG").unwrap_or(default);
     let filter = tracing_subscriber::EnvFilter::try_new(wanted)
         .map_err(|e| Failure::error(format!("NS_LOG is `{wanted}`: {e}")))?;
     tracing_subscriber::fmt()

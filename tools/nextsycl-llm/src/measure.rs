@@ -328,7 +328,7 @@ fn compare(us: &[f32], them: &[f32]) -> Comparison {
 
 /// `selftest`: a doubling kernel on each device.
 pub fn selftest(world: &World, args: &Selftest) -> Outcome {
-    let chosen = device::choose(&args.device, None, &world.settings, NoCard::Refuse)?;
+    let chosen = device::choose(&args.device, None, &world.settings, NoCard::Refuse, usize::MAX)?;
     let locations = ns_sycl::Locations::discover();
     for (selector, info) in chosen.selectors.iter().zip(&chosen.infos) {
         let fail = |e: ns_sycl::Error| Failure::error(format!("{}: {e}", info.name));

@@ -102,12 +102,12 @@ impl Talk {
 /// was there before it.
 fn catch() -> Outcome<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(true));
-    signal_hook::flag::register_conditional_shutdown(SIGINT, 130, flag.clone()).map_err(cannot_catch)?;
-    signal_hook::flag::register(SIGINT, flag.clone()).map_err(cannot_catch)?;
+    signal_hook::flag::register_conditional_shutdown(SIGINT, 130, flag.clone()).map_err(|e| cannot_catch(&e))?;
+    signal_hook::flag::register(SIGINT, flag.clone()).map_err(|e| cannot_catch(&e))?;
     Ok(flag)
 }
 
-fn cannot_catch(error: std::io::Error) -> Failure {
+fn cannot_catch(error: &std::io::Error) -> Failure {
     Failure::error(format!("cannot catch Ctrl-C: {error}"))
 }
 
@@ -137,7 +137,7 @@ const ANSWERING: u8 = 2;
 impl Keys {
     fn catch() -> Outcome<Self> {
         let keys = Self { stop: Arc::new(AtomicBool::new(false)), phase: Arc::new(AtomicU8::new(LOADING)) };
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT]).map_err(cannot_catch)?;
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT]).map_err(|e| cannot_catch(&e))?;
         let (stop, phase) = (keys.stop.clone(), keys.phase.clone());
         std::thread::spawn(move || {
             for _ in signals.forever() {

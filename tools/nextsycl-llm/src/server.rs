@@ -40,7 +40,13 @@ pub fn run(world: &World, args: &Serve) -> Outcome {
         stop_signals()?
     };
     let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
-    let chosen = device::choose(&args.open.device, registered, &world.settings, NoCard::Refuse)?;
+    let chosen = device::choose(
+        &args.open.device,
+        registered,
+        &world.settings,
+        NoCard::Refuse,
+        crate::engines::most_devices(found.registration),
+    )?;
     let draft = !args.open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
     let options = load_options(&found, &chosen, contexts, &args.open, draft)?;
     let name = config.name.clone();

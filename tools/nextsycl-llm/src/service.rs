@@ -219,6 +219,9 @@ pub fn show(world: &World, args: &Status) -> Outcome {
     if args.no_stream {
         return print_status(&client);
     }
+    if out::is_terminal() {
+        out::data("\x1b[2J")?;
+    }
     loop {
         let text = status::status(&get(&client, "/server/status")?);
         if out::is_terminal() {

@@ -11,13 +11,22 @@ pub(crate) struct Style {
     pub(crate) key_separator: String,
     pub(crate) ensure_ascii: bool,
     pub(crate) sort_keys: bool,
+    /// Characters that are never escaped: the marks.
+    pub(crate) exempt: Option<[char; 2]>,
 }
 
 impl Style {
     /// Python's defaults, except that other scripts are kept as they are.
     pub(crate) fn new(indent: Option<String>) -> Self {
         let item_separator = if indent.is_some() { "," } else { ", " }.to_string();
-        Self { indent, item_separator, key_separator: ": ".to_string(), ensure_ascii: false, sort_keys: false }
+        Self {
+            indent,
+            item_separator,
+            key_separator: ": ".to_string(),
+            ensure_ascii: false,
+            sort_keys: false,
+            exempt: None,
+        }
     }
 }
 
@@ -38,7 +47,7 @@ fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
         ValueKind::None => out.push_str("null"),
         ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
         ValueKind::Number => number(out, value, false),
-        ValueKind::String => quote(out, value.as_str().unwrap_or(""), style.ensure_ascii),
+        ValueKind::String => quote(out, value.as_str().unwrap_or(""), style),
         ValueKind::Map => {
             let mut keys: Vec<Value> = value.try_iter()?.collect();
             if style.sort_keys {
@@ -46,7 +55,7 @@ fn write(out: &mut String, value: &Value, style: &Style, depth: usize) -> Result
             }
             list(out, style, depth, ('{', '}'), keys.len(), |out, i| {
                 let text = keys[i].as_str().map_or_else(|| python_str(&keys[i]), String::from);
-                quote(out, &text, style.ensure_ascii);
+                quote(out, &text, style);
                 out.push_str(&style.key_separator);
                 write(out, &value.get_item(&keys[i])?, style, depth + 1)
             })?;
@@ -91,7 +100,7 @@ fn list(
     Ok(())
 }
 
-fn quote(out: &mut String, text: &str, ensure_ascii: bool) {
+fn quote(out: &mut String, text: &str, style: &Style) {
     out.push('"');
     for c in text.chars() {
         match c {
@@ -102,7 +111,7 @@ fn quote(out: &mut String, text: &str, ensure_ascii: bool) {
             '\t' => out.push_str("\\t"),
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
-            c if c < ' ' || (ensure_ascii && c > '~') => {
+            c if c < ' ' || (style.ensure_ascii && c > '~' && !style.exempt.is_some_and(|e| e.contains(&c))) => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     out.push_str(&format!("\\u{unit:04x}"));
                 }

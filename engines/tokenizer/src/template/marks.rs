@@ -63,7 +63,7 @@ impl Marked {
     pub(crate) fn new(text: &str, marks: Option<Marks>) -> Self {
         Self::split(text, marks).unwrap_or_else(|| {
             let plain: String = text.chars().filter(|&c| marks.is_none_or(|m| c != m.open && c != m.close)).collect();
-            let parts = if plain.is_empty() { Vec::new() } else { vec![0..plain.len()] };
+            let parts = Some(0..plain.len()).filter(|part| !part.is_empty()).into_iter().collect();
             Self { plain, parts, marks }
         })
     }

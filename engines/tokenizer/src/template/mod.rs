@@ -177,10 +177,10 @@ impl ChatTemplate {
     /// As [`ChatTemplate::render`].
     pub fn encode(&self, tokenizer: &Tokenizer, request: &ChatRequest) -> Result<Vec<u32>, Error> {
         let mut ids = tokenizer.encode_segments(&self.render(request)?);
-        if let Some(bos) = tokenizer.bos().filter(|_| self.built_in && tokenizer.adds_bos()) {
-            if ids.first() != Some(&bos) {
-                ids.insert(0, bos);
-            }
+        if let Some(bos) = tokenizer.bos().filter(|_| self.built_in && tokenizer.adds_bos())
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
         }
         Ok(ids)
     }

@@ -157,10 +157,7 @@ pub(crate) fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args:
     };
     match name {
         "strip" | "lstrip" | "rstrip" => {
-            let chars = match argument(0, "chars").filter(|v| !v.is_none()) {
-                Some(chars) => Some(plain(state, &chars).to_string()),
-                None => None,
-            };
+            let chars = argument(0, "chars").filter(|v| !v.is_none()).map(|chars| plain(state, &chars).to_string());
             let range = strip(&text.plain, chars.as_deref(), name != "rstrip", name != "lstrip");
             Ok(Value::from(text.slice(range)))
         }
@@ -243,8 +240,7 @@ pub(crate) fn install(env: &mut Environment<'_>) {
         let range = strip(&text.plain, chars.as_deref(), true, true);
         text.slice(range)
     });
-    for (name, keep) in [("length", ()), ("count", ())] {
-        let () = keep;
+    for name in ["length", "count"] {
         env.add_filter(name, |state: &State<'_, '_>, value: &Value| match value.as_str() {
             Some(text) => Ok(marked(state, text).plain.chars().count()),
             None => minijinja::filters::length(value),
@@ -283,6 +279,16 @@ pub(crate) fn install(env: &mut Environment<'_>) {
         });
     }
     env.add_filter("tojson", tojson);
+    // As in Python: strings and what is undefined can be iterated, none cannot.
+    env.add_test("iterable", |value: &Value| {
+        matches!(
+            value.kind(),
+            ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Iterable | ValueKind::Map
+        )
+    });
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
     for (name, at_end) in [("startingwith", false), ("endingwith", true)] {
         env.add_test(name, move |state: &State<'_, '_>, text: &str, what: &str| {
             let (text, what) = (marked(state, text).plain, marked(state, what).plain);
@@ -291,6 +297,7 @@ pub(crate) fn install(env: &mut Environment<'_>) {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the form of a filter")]
 fn tojson(state: &State<'_, '_>, value: &Value, positional: Rest<Value>, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<Value>>("indent")?.or_else(|| positional.first().cloned());
     let indent = match indent.filter(|indent| !indent.is_none()) {
@@ -304,17 +311,14 @@ fn tojson(state: &State<'_, '_>, value: &Value, positional: Rest<Value>, options
     let mut style = Style::new(indent);
     style.ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     style.sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    if let Some(separators) = options.get::<Option<Vec<String>>>("separators")? {
-        if let [item, key] = separators.as_slice() {
-            style.item_separator.clone_from(item);
-            style.key_separator.clone_from(key);
-        }
+    if let Some([item, key]) = options.get::<Option<Vec<String>>>("separators")?.as_deref() {
+        style.item_separator.clone_from(item);
+        style.key_separator.clone_from(key);
     }
     options.assert_all_used()?;
+    // Marks stay inside the quotes; JSON's own signs are the template's text.
+    style.exempt = marks(state).map(|marks| [marks.open, marks.close]);
     let text = json::dumps(value, &style)?;
     state.consume_fuel(text.len() as u64 / 64)?;
-    // What JSON shows is never a control token, wherever its strings came from.
-    let marks = marks(state);
-    let text = Marked::new(&text, marks).plain;
-    Ok(Value::from(marks.map_or_else(|| text.clone(), |marks| marks.wrap(&text))))
+    Ok(Value::from(text))
 }

@@ -65,7 +65,7 @@ struct Dict {
 }
 
 impl Dict {
-    fn new(pairs: Vec<(Value, Value)>) -> Value {
+    fn value(pairs: Vec<(Value, Value)>) -> Value {
         let places = pairs.iter().zip(0..).filter_map(|((k, _), at)| Some((k.as_str()?.to_string(), at))).collect();
         Value::from_object(Self { pairs, places })
     }
@@ -156,7 +156,7 @@ impl Values<'_> {
         if let Some(thinking) = request.enable_thinking {
             set("enable_thinking", Value::from(thinking));
         }
-        Dict::new(pairs)
+        Dict::value(pairs)
     }
 
     fn string(&self, text: &str, mark: Mark) -> Value {
@@ -186,19 +186,17 @@ impl Values<'_> {
             let calls = message.tool_calls.iter().map(|call| self.tool_call(call, mark)).collect();
             pairs.push((Value::from("tool_calls"), calls));
         }
-        Dict::new(pairs)
+        Dict::value(pairs)
     }
 
     fn tool_call(&self, call: &ToolCall, mark: Mark) -> Value {
-        let function = Dict::new(vec![
+        let function = Dict::value(vec![
             (Value::from("name"), self.string(&call.name, mark)),
             (Value::from("arguments"), self.json(&call.arguments, mark)),
         ]);
-        let mut pairs = vec![(Value::from("type"), Value::from("function")), (Value::from("function"), function)];
-        if let Some(id) = &call.id {
-            pairs.push((Value::from("id"), self.string(id, mark)));
-        }
-        Dict::new(pairs)
+        let id = call.id.as_ref().map(|id| (Value::from("id"), self.string(id, mark)));
+        let rest = [(Value::from("type"), Value::from("function")), (Value::from("function"), function)];
+        Dict::value(id.into_iter().chain(rest).collect())
     }
 
     fn json(&self, value: &Json, mark: Mark) -> Value {
@@ -214,7 +212,7 @@ impl Values<'_> {
             Json::Array(items) => items.iter().map(|item| self.json(item, mark)).collect(),
             Json::Object(object) => {
                 let pairs = object.iter().map(|(key, value)| (self.key(key, mark), self.json(value, mark))).collect();
-                Dict::new(pairs)
+                Dict::value(pairs)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use ns_tokenizer::{Segment, Tokenizer, Vocabulary, byte_alphabet};
@@ -13,20 +13,20 @@ pub fn bundled() -> &'static Tokenizer {
     BUNDLED.get_or_init(|| {
         let folder = std::env::var_os("NS_BUNDLED").expect("NS_BUNDLED must name the folder of bundled models");
         let name = "SmolLM2-135M-Instruct.Q4_1.gguf";
-        let file = find(PathBuf::from(&folder), name, 3);
+        let file = find(Path::new(&folder), name, 3);
         let file = file.unwrap_or_else(|| panic!("{name} is not under NS_BUNDLED={}", folder.display()));
         let file = ns_weights::ModelFile::open(file).expect("the bundled model opens");
         Tokenizer::from_metadata(&file).expect("the bundled model has a tokenizer")
     })
 }
 
-fn find(folder: PathBuf, name: &str, depth: usize) -> Option<PathBuf> {
+fn find(folder: &Path, name: &str, depth: usize) -> Option<PathBuf> {
     let direct = folder.join(name);
     if direct.is_file() {
         return Some(direct);
     }
-    let below = (depth > 0).then(|| std::fs::read_dir(&folder).ok()).flatten()?;
-    below.filter_map(Result::ok).filter(|e| e.path().is_dir()).find_map(|e| find(e.path(), name, depth - 1))
+    let below = (depth > 0).then(|| std::fs::read_dir(folder).ok()).flatten()?;
+    below.filter_map(Result::ok).filter(|e| e.path().is_dir()).find_map(|e| find(&e.path(), name, depth - 1))
 }
 
 /// A vocabulary of the single bytes, a few merges and some special tokens (type 3 unless the text begins with `+`,

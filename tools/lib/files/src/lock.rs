@@ -100,4 +100,44 @@ mod tests {
         });
         assert!(std::fs::read_to_string(&path).unwrap().ends_with("0200\n"));
     }
+
+    /// E09: a writer that is killed at any moment leaves the old file or the new one, and the lock free.
+    #[test]
+    fn killed_writers_leave_whole_files() {
+        const CHILD: &str = "FILES_TEST_WRITES_TO";
+        let write = |path: &Path| {
+            update::<Error>(path, |old| {
+                let count = old.map_or(0, |b| b.len() / 1000);
+                Ok(Some(vec![b'a' + (count % 26) as u8; 1000 * (count % 7 + 1)]))
+            })
+        };
+        if let Some(path) = std::env::var_os(CHILD) {
+            loop {
+                write(Path::new(&path)).unwrap();
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("models.json");
+        for round in 0..25 {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "lock::tests::killed_writers_leave_whole_files"])
+                .env(CHILD, &path)
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            for _ in 0..5000 {
+                if path.exists() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            std::thread::sleep(std::time::Duration::from_micros(7000 + 1700 * round));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            assert!(!bytes.is_empty() && bytes.len().is_multiple_of(1000), "{} bytes", bytes.len());
+            assert!(bytes.iter().all(|b| *b == bytes[0]), "two contents are mixed");
+        }
+        write(&path).unwrap();
+    }
 }

@@ -55,7 +55,11 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_GUARD", "on cards", "check of big allocations: off, always; environment only"),
     setting("NS_GUARD_INJECT", "0", "for tests: so many checks fail; environment only"),
     setting("NS_PROFILE", "0", "1 measures the time of each kernel; environment only"),
-    setting("NS_LOG", "info", "what the programs log: error, warn, info, debug, trace, or module=level lists"),
+    setting(
+        "NS_LOG",
+        "info for the server, else warn",
+        "what the programs log: error, warn, info, debug, trace, or module=level lists",
+    ),
 ];
 
 /// Where a value was found.

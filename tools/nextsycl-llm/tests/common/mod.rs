@@ -41,7 +41,7 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nextsycl-llm"));
         for (name, _) in std::env::vars_os() {
             let name = name.into_string().unwrap();
-            let kept = ["NS_ONEAPI", "NS_LIB", "NS_KERNELS", "NS_CACHE_DIR"].contains(&name.as_str());
+            let kept = ["NS_ONEAPI", "NS_LIB", "NS_KERNELS"].contains(&name.as_str());
             if name.starts_with("NS_") && !kept {
                 command.env_remove(name);
             }
@@ -49,6 +49,8 @@ impl World {
         command
             .args(args)
             .current_dir(self.folder.path())
+            // Built kernels are shared by all tests: building them takes far longer than most of what is tested.
+            .env("NS_CACHE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/modules"))
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env("NS_BUNDLED", self.path("bundled"))
