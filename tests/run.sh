@@ -48,7 +48,7 @@ suite() {
   fi
   grep '^not run: ' "$log"
   if [ "$f" != 0 ]; then
-    grep -vE '^test .* ok$|^(running|     Running|   Compiling|   Doc-tests)' "$log" | tail -n 60
+    grep -vE '^test .* ok$|^test result: ok|^ok: |^$|^(running|all doctests|     Running|   Compiling|    Checking|   Doc-tests)' "$log" | cut -c1-400 | tail -n 60
     printf 'FAILED: %s, the whole output is in %s\n' "$name" "$log"
   fi
   printf '   %s: %d passed, %d failed, %d skipped, %d s\n' "$name" "$p" "$f" "$s" $((SECONDS - began))
