@@ -61,7 +61,9 @@ style() {
 }
 
 rust() {
-  "$NS_BUILD/nskc/nskc" --oneapi "$NS_BUILD/oneapi" --out "$NS_TEST_KERNELS" -I kernels --jobs "$jobs" --quiet engines/sycl/tests/kernels/*.cpp || return 1
+  local native=()
+  if command -v ocloc > /dev/null; then native=(--ocloc ocloc); elif [ -x "$NS_BUILD/debian/ocloc/run" ]; then native=(--ocloc "$NS_BUILD/debian/ocloc/run ocloc"); fi
+  "$NS_BUILD/nskc/nskc" --oneapi "$NS_BUILD/oneapi" --out "$NS_TEST_KERNELS" -I kernels --jobs "$jobs" --quiet "${native[@]}" engines/sycl/tests/kernels/*.cpp || return 1
   cargo test --release --workspace --locked --no-fail-fast -j "$jobs"
 }
 

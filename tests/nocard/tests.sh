@@ -9,7 +9,7 @@ top=$(cd "$here/../.." && pwd)
 run=$here/run
 program=$top/dist/bin/nextsycl-llm
 export NS_LIB=${NS_LIB:-$top/dist/lib/nextsycl}
-export NS_ONEAPI=${NS_ONEAPI:-$NS_LIB/oneapi} NS_KERNELS=${NS_KERNELS:-$NS_LIB/kernels}
+export NS_ONEAPI=${NS_ONEAPI:-$NS_LIB/oneapi} NS_KERNELS=${NS_KERNELS:-$NS_LIB/kernels} NS_TEST_KERNELS=${NS_TEST_KERNELS:-$top/build/test-kernels}
 work=$(mktemp -d "${TMPDIR:-/tmp}/nextsycl-nocard.XXXXXX")
 server=
 finish() {
@@ -43,7 +43,7 @@ modules() {
     "${CXX:-g++}" -O2 -std=c++17 -Wall -Wextra -Wno-missing-field-initializers -isystem "$root/usr/include" "$here/load.cpp" -o "$loader.new" \
       -L"$root/usr/lib/x86_64-linux-gnu" -lze_loader -Wl,--allow-shlib-undefined && mv "$loader.new" "$loader" || { bad "load.cpp does not build"; return; }
   fi
-  [ ! -d "${NS_TEST_KERNELS:-/nonexistent}" ] || folders+=("$NS_TEST_KERNELS")
+  [ ! -d "$NS_TEST_KERNELS" ] || folders+=("$NS_TEST_KERNELS")
   python3 "$here/modules.py" "$run" "$loader" "${folders[@]}" > "$work/modules"
   code=$?
   grep -vE '^[0-9]+ passed' "$work/modules"
@@ -158,27 +158,54 @@ memory() {
   that "nothing is left on the small card" test "$(field "$work/small.json" device_left)" = 0
 }
 
-# The runtime's own tests (engines/sycl) on pretended cards.
+# Test programs of the workspace on pretended cards: the runtime's, and the kernels of the GPU variant with their numbers.
 runtime() {
-  local card test binary
-  for card in b70 a770; do
-    for test in launch graphs memory modules; do
-      binary=$(find "${CARGO_TARGET_DIR:-$top/target}/release/deps" -maxdepth 1 -type f -perm -u+x -name "$test-*" -printf '%T@ %p\n' 2> /dev/null | sort -rn | sed -n '1s/^[^ ]* //p')
-      if [ -z "$binary" ]; then
-        echo "not run: the test program $test is not built (suite rust)"
-        skipped=$((skipped + 1))
-        continue
-      fi
-      NS_TEST_DEVICE=gpu timeout 600 "$run" -x "$card" "$binary" --test-threads 1 > "$work/out" 2>&1 < /dev/null
-      code=$?
-      if [ $code = 0 ]; then
-        ok "the runtime's tests of $test on the $card: $(sed -n 's/^test result: ok. \([0-9]* passed\).*/\1/p' "$work/out")"
-      else
-        bad "the runtime's tests of $test on the $card (exit $code)"
-        grep -vE '^test .* ok$' "$work/out" | tail -n 15
-      fi
-    done
-  done
+  local card crate test filter binary programs=$work/programs
+  if ! cargo test --release --workspace --locked --no-run -j "${JOBS:-2}" --message-format json --manifest-path "$top/Cargo.toml" > "$work/cargo" 2> "$work/out"; then
+    bad "the test programs do not build"
+    tail -n 15 "$work/out"
+    return
+  fi
+  python3 - "$work/cargo" > "$programs" << 'PY'
+import json, pathlib, sys
+for line in open(sys.argv[1]):
+    message = json.loads(line)
+    if message.get("executable") and "test" in message["target"]["kind"]:
+        print(pathlib.Path(message["manifest_path"]).parent.as_posix(), message["target"]["name"], message["executable"])
+PY
+  while read -r card crate test filter; do
+    binary=$(awk -v crate="$top/$crate" -v test="$test" '$1 == crate && $2 == test { print $3 }' "$programs")
+    if [ -z "$binary" ]; then
+      bad "no test program $test in $crate"
+      continue
+    fi
+    # shellcheck disable=SC2086 # one filter a word
+    (cd "$top/$crate" && NS_TEST_DEVICE=gpu timeout 1200 "$run" -x "$card" "$binary" --test-threads 1 $filter) > "$work/out" 2>&1 < /dev/null
+    code=$?
+    count=$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$work/out")
+    if [ $code = 0 ] && [ "${count:-0}" -gt 0 ]; then
+      ok "$crate $test on the $card: $count passed"
+    else
+      bad "$crate $test on the $card (exit $code)"
+      grep -vE '^test .* ok$' "$work/out" | tail -n 15
+    fi
+  done << 'LIST'
+b70 engines/sycl launch
+b70 engines/sycl graphs
+b70 engines/sycl memory
+b70 engines/sycl modules
+a770 engines/sycl launch
+a770 engines/sycl graphs
+a770 engines/sycl memory
+a770 engines/sycl modules
+b580 engines/llm/kernels rows
+b580 engines/llm/kernels attention
+b580 engines/llm/kernels sampling
+b580 engines/llm/kernels matrix
+a770 engines/llm/kernels rows
+a770 engines/llm/kernels attention
+b70 engines/llm/llama tiny own_head rows_together
+LIST
 }
 
 model=$(find "${NS_BUNDLED:-$top/dist/share/nextsycl/models}" -name '*.gguf' 2> /dev/null | head -n 1)
