@@ -57,7 +57,7 @@ suite() {
 
 style() {
   cargo fmt --all --check || return 1
-  cargo clippy --release --workspace --locked -j "$jobs"
+  cargo clippy --release --workspace --all-targets --locked -j "$jobs" -- -D warnings
 }
 
 rust() {

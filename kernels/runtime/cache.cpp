@@ -22,7 +22,7 @@ constexpr uintmax_t highest_total = 512ull << 20;
 
 /// "" when caching is off or there is no place for it.
 std::string cache_folder() {
-  std::string dir = setting("NS_CACHE_DIR");
+  std::string dir = setting("NS_MODULE_CACHE");
   if (dir == "off") return "";
   if (!dir.empty()) return dir;
   std::string base = setting("XDG_CACHE_HOME");

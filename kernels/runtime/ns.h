@@ -10,7 +10,7 @@
  *  - Functions are safe to call from any thread; one queue, and one graph being recorded on it, belong to one thread at a time.
  *  - Work on one queue runs in the order it was given. Nothing is ordered between two queues except by ns_queue_after and ns_queue_wait.
  *
- * Environment (all optional): NS_VRAM_MARGIN_MIB memory kept free on a GPU (1024); NS_CACHE_DIR folder of the module cache
+ * Environment (all optional): NS_VRAM_MARGIN_MIB memory kept free on a GPU (1024); NS_MODULE_CACHE folder of the module cache
  * ($XDG_CACHE_HOME/nextsycl/modules, or ~/.cache/nextsycl/modules; the word "off" disables it); NS_NATIVE=0 load SPIR-V only, never native code;
  * NS_PROFILE=1 time every kernel; NS_GUARD=off|auto|always aliasing check of big allocations (auto: Level Zero GPUs),
  * NS_GUARD_INJECT=N lets the first N checks of each block fail (tests).

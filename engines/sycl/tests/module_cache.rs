@@ -21,7 +21,7 @@ fn builds_are_kept_and_damaged_ones_are_made_again() {
     let cache = dir.path().join("deep/er");
     // SAFETY: the only test of this program, before any other thread looks at the environment.
     unsafe {
-        std::env::set_var("NS_CACHE_DIR", &cache);
+        std::env::set_var("NS_MODULE_CACHE", &cache);
         std::env::remove_var("NS_NATIVE");
     }
     let d = device();
@@ -70,9 +70,9 @@ fn builds_are_kept_and_damaged_ones_are_made_again() {
     assert_eq!(load(), "cache");
 
     // SAFETY: as above; the loads before have finished.
-    unsafe { std::env::set_var("NS_CACHE_DIR", "off") };
+    unsafe { std::env::set_var("NS_MODULE_CACHE", "off") };
     assert_eq!(load(), "spirv");
     // SAFETY: as above. A folder that cannot be made is no error.
-    unsafe { std::env::set_var("NS_CACHE_DIR", files[0].join("below-a-file")) };
+    unsafe { std::env::set_var("NS_MODULE_CACHE", files[0].join("below-a-file")) };
     assert_eq!(load(), "spirv");
 }

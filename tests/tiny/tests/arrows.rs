@@ -1,6 +1,6 @@
 //! Dependencies between the crates of the workspace point down only (CONTRIBUTING.md).
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::process::Command;

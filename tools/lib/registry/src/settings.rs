@@ -50,7 +50,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_MKL", "1", "0 computes prompt products without oneMKL; environment only"),
     setting("NS_DNN", "1", "0 computes prompt products without oneDNN; environment only"),
     setting("NS_NATIVE", "1", "0 builds kernels from SPIR-V instead of native code; environment only"),
-    setting("NS_CACHE_DIR", "~/.cache/nextsycl/modules", "folder of built kernels, off for none; environment only"),
+    setting("NS_MODULE_CACHE", "~/.cache/nextsycl/modules", "folder of built kernels, off for none; environment only"),
     setting("NS_VRAM_MARGIN_MIB", "1024", "memory of a card that is left free, in MiB; environment only"),
     setting("NS_GUARD", "on cards", "check of big allocations: off, always; environment only"),
     setting("NS_GUARD_INJECT", "0", "for tests: so many checks fail; environment only"),

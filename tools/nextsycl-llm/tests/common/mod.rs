@@ -50,7 +50,7 @@ impl World {
             .args(args)
             .current_dir(self.folder.path())
             // Built kernels are shared by all tests: building them takes far longer than most of what is tested.
-            .env("NS_CACHE_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/modules"))
+            .env("NS_MODULE_CACHE", concat!(env!("CARGO_TARGET_TMPDIR"), "/modules"))
             .env("HOME", self.path("home"))
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env("NS_BUNDLED", self.path("bundled"))
