@@ -73,7 +73,9 @@ pub fn engine_of(file: &Path) -> Outcome<&'static Registration> {
     engines::for_architecture(&architecture).ok_or_else(|| {
         let known: Vec<&str> = engines::ENGINES.iter().flat_map(|e| e.architectures.iter().copied()).collect();
         Failure::error(format!(
-            "no engine takes the architecture `{architecture}` of {}: there are engines for {}",
+            "no engine takes the architecture `{}` of {}: there are engines for {}",
+            // Nothing of a file reaches the terminal as a control sequence.
+            architecture.escape_debug(),
             file.display(),
             known.join(", ")
         ))

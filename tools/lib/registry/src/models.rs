@@ -122,7 +122,9 @@ impl Model {
         }
         let mut known: Vec<String> = registry.models.iter().filter(llm).map(|e| e.id.clone()).collect();
         known.extend(bundled.into_iter().map(|m| m.id));
-        let known = if wanted.contains('/') || wanted.ends_with(".gguf") {
+        let known = if path.exists() {
+            "it is a folder or a device, not a file".to_owned()
+        } else if wanted.contains('/') || wanted.ends_with(".gguf") {
             "the file does not exist".to_owned()
         } else if known.is_empty() {
             "none is registered and none came with the program".to_owned()
@@ -203,6 +205,7 @@ mod tests {
         let text = |name| find(Some(name)).unwrap_err().to_string();
         assert_eq!(text("nope"), "there is no model `nope`: there are m, off, gone, smollm2.q4_1");
         assert_eq!(text("pic"), "there is no model `pic`: there are m, off, gone, smollm2.q4_1");
+        assert_eq!(text("/"), "there is no model `/`: it is a folder or a device, not a file");
         assert_eq!(text("./x.gguf"), "there is no model `./x.gguf`: the file does not exist");
         assert_eq!(text("off"), "the model `off` is disabled: nextsycl models enable off");
         assert_eq!(text("gone"), "the file of the model `gone` is missing: /none");
