@@ -42,6 +42,9 @@ preflight() {
     missing=1
   }
   [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || fail "this machine is $(uname -s) on $(uname -m); nextsycl needs Linux on x86-64"
+  case $here in
+    *[[:space:]]*) fail "the path of this folder has a blank in it ($here): Intel's CPU runtime does not work there, clone somewhere else" ;;
+  esac
   need "$cxx" "the C++ compiler ($cxx)" "the package g++"
   need cargo "the Rust compiler (cargo)" "Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or newer from rustup"
   need python3 "python3" "the packages python3 and python3-pip"

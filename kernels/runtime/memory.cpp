@@ -123,7 +123,7 @@ ns_status ns_context_open(const char *selector, ns_context **out) {
     try {
       *out = share_context(found.front(), nullptr);
     } catch (const sycl::exception &) {
-      // Intel's CPU runtime reads its own folder from /proc/self/maps up to the first blank, and then finds none of its files.
+      // Intel's CPU runtime cuts its own path at the first blank, and then looks for its files in another folder.
       std::string runtime = setting("OCL_ICD_FILENAMES");
       if (!found.front().is_cpu() || runtime.find_first_of(" \t\n") == std::string::npos) throw;
       fail(NS_ERROR_NO_DEVICE, "Intel's OpenCL CPU runtime does not work in a folder with a blank in its path: move or rename it (" + runtime + ")");
