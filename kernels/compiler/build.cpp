@@ -60,7 +60,7 @@ Job make_job(const Run &run, const std::string &source, const std::string &varia
   j.files = included_files(source, run.o.includes);
   j.defines = {variant == "gpu" ? "NS_GPU=1" : "NS_CPU=1", "NS_SG=16"};
   j.defines.insert(j.defines.end(), run.o.defines.begin(), run.o.defines.end());
-  j.options = {"-std=c++20", "-O2", "-ffp-contract=off", "-fsycl-device-code-split=off", "-Wall"};
+  j.options = {"-std=c++20", "-O2", "-ffp-contract=off", "-fsycl-device-code-split=off", "-Wall", "-Wno-pass-failed"};
   Sha256 hash, headers;
   hash.text(kVersion).text(tools).text(j.module).text(variant).text(run.use_public ? "public" : "private");
   for (auto &d : j.defines) j.options.push_back("-D" + d), hash.text("-D" + d);
