@@ -208,7 +208,8 @@ fn no_card_is_said() {
 fn a_conversation_on_a_terminal() {
     let (world, device) = (world(), device());
     let program = env!("CARGO_BIN_EXE_nextsycl-llm");
-    // script(1) is part of every Debian; it gives the program a terminal
+    // script(1) is part of every Debian; it gives the program a terminal. `exec`: a shell that stays in between gets the Ctrl-C
+    // too, and dash then ends with 130 whatever the program returns.
     let line = format!("exec {program} run --temp 0 --max 2000 --device {device}");
     let base = world.command(&[]);
     let mut command = std::process::Command::new("script");
@@ -257,8 +258,7 @@ fn a_conversation_on_a_terminal() {
     input.write_all(b"/quit\n").unwrap();
     let status = child.wait().unwrap();
     reader.join().unwrap();
-    // 130: the runtime's own signal handlers, installed when a module is compiled, may give the interrupt on once more at the end
-    assert!(matches!(status.code(), Some(0 | 130)), "{status}");
+    assert_eq!(status.code(), Some(0));
 }
 
 /// Ctrl-C in a one-shot answer: the text so far, the speeds, and the exit code of an interrupt.

@@ -1,6 +1,7 @@
 //! The contract of [`ns_llm::Engine`] over the passes.
 
 use crate::checkpoint;
+use crate::fit::{check_fit, chunk_option};
 use crate::params::Params;
 use crate::passes::{Pass, Shape, TapFunction};
 use crate::session::{Logits, Sessions};
@@ -9,7 +10,7 @@ use crate::work::{MAX_ROWS, Sizes, Work};
 use crate::{OPTIONS, device_error, kernel_error};
 use ns_llm::{
     Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions, Moment,
-    OptionValues, Progress, Result, Sampling, SessionId, Tap, sampler,
+    Progress, Result, Sampling, SessionId, Tap, sampler,
 };
 use ns_llm_kernels::Kernels;
 use ns_llm_kernels::attention::{CELL_ALIGN, Chunk, KvPrecision, splits};
@@ -46,20 +47,18 @@ fn usage(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Usage, message)
 }
 
-fn chunk_option(options: &OptionValues) -> Result<usize> {
-    let Some(text) = options.get("chunk") else { return Ok(512) };
-    match text.parse() {
-        Ok(n) if (16..=4096).contains(&n) => Ok(n),
-        _ => Err(Error::new(ErrorKind::Option, format!("option `chunk` is `{text}`; it takes 16 to 4096"))),
-    }
-}
-
 impl Llama {
     /// Opens a model: reads its dimensions, checks that it fits, packs its weights.
     pub fn load(file: ModelFile, options: &LoadOptions, progress: Progress<'_>) -> Result<Self> {
         let p = Params::read(&file)?;
         let values = options.options.clone().with_environment(OPTIONS, Moment::Load, &|n| std::env::var(n).ok())?;
         let chunk = chunk_option(&values)?;
+        if options.expert_bytes.is_some() || options.host_expert_bytes.is_some() {
+            return Err(Error::new(
+                ErrorKind::Option,
+                "llama models have no experts: leave out the memory for experts (--expert-gib, --mirror-gib)",
+            ));
+        }
         let [selector] = options.devices.as_slice() else {
             let n = options.devices.len();
             return Err(Error::new(ErrorKind::Option, format!("the llama engine runs on one device, {n} were given")));
@@ -114,8 +113,7 @@ impl Llama {
             draft: false,
             cache_fingerprint: format!("llama kv-{kv_name} {}x{}x{} v1", p.n_layers, p.n_kv, p.head_dim),
         };
-        let scale = 1.0 / (p.head_dim as f32).sqrt();
-        tracing::debug!(scale, cells, "llama model opened");
+        tracing::debug!(cells, "llama model opened");
         Ok(Self {
             facts,
             sizes,
@@ -224,7 +222,7 @@ impl Llama {
             return self.decode_commands(rows, n_splits, tap).map_err(failed);
         }
         if !self.graphs.contains_key(&(rows, n_splits)) {
-            // Once plainly: modules that load lazily must be there before the recording. The replay below gives the same values.
+            // Once plainly, which is this pass: modules that load lazily must be there before the recording.
             self.decode_commands(rows, n_splits, None).map_err(failed)?;
             self.queue.wait().map_err(|e| device_error("a decode pass failed", e))?;
             self.queue.begin_graph().map_err(|e| device_error("cannot record a decode pass", e))?;
@@ -377,27 +375,6 @@ impl Llama {
 /// Whether the device's own choice is the whole drawing.
 fn plain(sampling: &Sampling) -> bool {
     sampling.is_greedy() && !sampling.has_penalties() && sampling.logprobs.is_none()
-}
-
-fn check_fit(file: &ModelFile, p: &Params, sizes: &Sizes, device: &Device, scratch: Scratch) -> Result<()> {
-    let weights = weights::packed_bytes(file, device.class());
-    let (cache, work) = (sizes.cache(p), sizes.work(p) + scratch.bytes(device.class()) as u64);
-    let gib = |n: u64| n as f64 / f64::from(1 << 30);
-    device.reserve(weights + cache + work).map_err(|e| {
-        Error::with_source(
-            ErrorKind::Memory,
-            format!(
-                "the model does not fit on {}: weights {:.2} GiB, key-value cache of {} tokens {:.2} GiB, buffers {:.2} GiB; \
-                 a shorter context (--ctx) needs less",
-                device.info().name,
-                gib(weights),
-                sizes.cells,
-                gib(cache),
-                gib(work)
-            ),
-            e,
-        )
-    })
 }
 
 impl Engine for Llama {

@@ -14,11 +14,12 @@
 //! Rotation pairs adjacent values: files of this architecture have their query and key rows permuted for it.
 //!
 //! Where things are: [`params`] what a file must hold, `weights` the matrices on the device, [`arena`] and `session`
-//! the conversations, `work` the buffers of a pass, `passes` the kernels of a pass, `engine` the contract.
+//! the conversations, `fit` the checks before a load, `work` the buffers of a pass, `passes` the kernels of a pass, `engine` the contract.
 
 pub mod arena;
 mod checkpoint;
 mod engine;
+mod fit;
 mod kernel_checks;
 pub mod params;
 mod passes;

@@ -2,7 +2,7 @@
 //! the one that `NS_TEST_DEVICE` names.
 
 // Helpers outside #[test] functions are test code too.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use ns_llm::{Engine, LoadOptions, Moment, OptionValues, Sampling, checks, sampler};
 use ns_llm_llama::{OPTIONS, REGISTRATION};
@@ -189,6 +189,16 @@ fn wrong_calls_are_errors_that_change_nothing() {
     let again = engine.open_session(32).unwrap();
     engine.feed(again, &[5; 32]).unwrap();
     assert_eq!(kind(engine.forward_rows(again, &[5], 1)), ErrorKind::ContextFull);
+}
+
+#[test]
+fn memory_for_experts_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = model("llama", &dir);
+    let load = LoadOptions { expert_bytes: Some(1 << 30), ..LoadOptions::single("cpu", 16) };
+    let Err(error) = (REGISTRATION.load)(&path, &load, &mut |_, _| {}) else { panic!("it was ignored") };
+    assert_eq!(error.kind(), ns_llm::ErrorKind::Option);
+    assert!(error.to_string().contains("--expert-gib"), "{error}");
 }
 
 #[test]
