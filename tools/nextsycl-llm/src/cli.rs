@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Runs language models: chat, server, measurements.
 #[derive(Debug, Parser)]
-#[command(name = "nextsycl-llm", version = crate::VERSION, max_term_width = 110)]
+#[command(name = "nextsycl-llm", version = ns_registry::layout::version(), max_term_width = 110)]
 #[command(after_help = "Engine options: --opt-NAME VALUE, --opt-NAME=VALUE or --opt-NAME (switched on); the command \
 `engines` lists them.\n\nExit codes: 0 ok, 1 error, 2 bad usage, 3 the server is not running, 4 not found, \
 5 refused because busy.")]

@@ -25,12 +25,6 @@ use local::World;
 use ns_registry::{Layout, Settings};
 use std::process::ExitCode;
 
-/// The version, handed in by the build.
-pub const VERSION: &str = match option_env!("NS_VERSION") {
-    Some(version) => version,
-    None => "dev",
-};
-
 fn main() -> ExitCode {
     let words: Result<Vec<String>, _> = std::env::args_os().map(std::ffi::OsString::into_string).collect();
     let result = match words {

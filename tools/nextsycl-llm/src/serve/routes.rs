@@ -214,7 +214,7 @@ async fn status(app: &App) -> Value {
     let contexts = ready.as_ref().map(|r| r.contexts.clone()).unwrap_or_default();
     json!({
         "model": app.name,
-        "version": crate::VERSION,
+        "version": ns_registry::layout::version(),
         "pid": std::process::id(),
         "engine": ready.as_ref().map(|r| r.facts.engine),
         "n_vocab": ready.as_ref().map(|r| r.facts.n_vocab),
