@@ -1,10 +1,11 @@
-"""Runs the test script of a NixOS test: driver.py MACHINES.json SCRIPT OUT
+"""Runs the test script of a NixOS test: driver.py MACHINES.json SCRIPT machine.sh
 
 Each machine is a real systemd in namespaces (machine.sh); the names a script may use are those of nixpkgs' own driver. What a
 machine in namespaces cannot do (screens, keys, kernels, a network between machines) is an error, never ignored.
 
-MACHINES.json: {"timeout": seconds, "machines": {NAME: {"units": {FILE: text}, "wants": {FILE: [TARGET]}, "etc": {PATH: text},
-"tmpfiles": [line], "users": {NAME: {...}}, "groups": {NAME: {...}}, "path": [folder]}}}
+MACHINES.json: {"timeout": seconds, "machines": {NAME: {"units": {FILE: text}, "wants": {FILE: [TARGET]}, "etc": {PATH: {"text": text}
+or {"source": file}}, "tmpfiles": [line], "users": {NAME: {...}}, "groups": {NAME: {...}}, "path": [folder]}}, "reason": why none can
+run here, or ""}
 SPDX-License-Identifier: MIT
 """
 
@@ -23,7 +24,6 @@ import threading
 import time
 import unittest
 
-HERE = pathlib.Path(__file__).resolve().parent
 # What a machine runs besides the units under test.
 SYSTEM_UNITS = {
     "sysinit.target.wants": [
@@ -84,7 +84,8 @@ def own_cgroup():
 class Machine:
     """One machine: started at the first use, as in nixpkgs' driver."""
 
-    def __init__(self, name, spec, folder):
+    def __init__(self, name, spec, folder, starter):
+        self.starter = starter
         self.name = name
         self.spec = spec
         self.folder = folder / name
@@ -181,8 +182,8 @@ class Machine:
                 self._write(units / f"user-runtime-dir@{uid}.service", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n")
         self._write("tmpfiles.d/00-machine.conf", "\n".join(tmpfiles) + "\n")
         self._write("tmpfiles.d/nixos.conf", "\n".join(spec["tmpfiles"]) + "\n")
-        for path, text in spec["etc"].items():
-            self._write(path, text)
+        for path, file in spec["etc"].items():
+            self._write(path, file["text"] if "text" in file else pathlib.Path(file["source"]).read_text())
         for folder, names in SYSTEM_UNITS.items():
             for name in names:
                 self._want(name, folder.removesuffix(".wants"), f"/units/{name}")
@@ -199,6 +200,28 @@ class Machine:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(to)
 
+    def lint(self):
+        """What can be said of its units without starting it."""
+        self._write_etc()
+        for name in self.spec["units"]:
+            file = self.folder / "etc/systemd/system" / name
+            done = subprocess.run(["systemd-analyze", "verify", "--man=no", "--generators=no", "--recursive-errors=no", file], capture_output=True, text=True)
+            # It ends with 0 even for unknown keys.
+            if done.returncode != 0 or "Unknown" in done.stderr or "Failed to parse" in done.stderr:
+                raise RequestedAssertionFailed(f"{name}: {done.stderr.strip()}")
+        shutil.rmtree(self.folder)
+
+    def _check_units(self):
+        """Every unit is loaded, and systemd had nothing to say about its text."""
+        for name in self.spec["units"]:
+            info = self.get_unit_info(name)
+            if info["LoadState"] != "loaded":
+                raise RequestedAssertionFailed(f"unit {name!r} is {info['LoadState']}: {info.get('LoadError', '')}")
+        said = self._inside(["journalctl", "--boot", "--quiet", "--output=cat", "--priority=warning", "_PID=1"])[1]
+        said = [line for line in said.splitlines() if line.startswith("/etc/systemd/system/")]
+        if said:
+            raise RequestedAssertionFailed("units that systemd does not take as they are:\n" + "\n".join(said))
+
     # Its life.
 
     def start(self, allow_reboot=False):
@@ -209,7 +232,7 @@ class Machine:
             group = own_cgroup()
             self.group = group / f"machine-{os.getpid()}-{self.name}"
             self.group.mkdir()
-            self.process = subprocess.Popen([HERE / "machine.sh", self.folder, self.group], stdin=subprocess.DEVNULL, start_new_session=True)
+            self.process = subprocess.Popen(["bash", self.starter, self.folder, self.group], stdin=subprocess.DEVNULL, start_new_session=True)
             self.init = self._find_init()
 
             def ready(_):
@@ -227,6 +250,7 @@ class Machine:
                 errors="replace",
             )
             threading.Thread(target=self._follow, args=(self.journal.stdout,), daemon=True).start()
+            self._check_units()
 
     def _follow(self, lines):
         for line in lines:
@@ -458,7 +482,13 @@ def main():
     spec = json.loads(pathlib.Path(sys.argv[1]).read_text())
     script = pathlib.Path(sys.argv[2]).read_text()
     work = pathlib.Path(os.environ.get("NIX_BUILD_TOP") or os.environ.get("TMPDIR") or "/tmp").resolve() / f"machines-{os.getpid()}"
-    machines = [Machine(name, each, work) for name, each in spec["machines"].items()]
+    machines = [Machine(name, each, work, sys.argv[3]) for name, each in spec["machines"].items()]
+    program = compile(script, "testScript", "exec")
+    if spec["reason"]:
+        for machine in machines:
+            machine.lint()
+        log(spec["reason"] + ": the machines' files are checked, the test script is not run")
+        return
     began = time.monotonic()
     if len(machines) != 1:
         raise NotHere("a test with more than one machine: the stand-in's machines have no network between them")
@@ -483,7 +513,7 @@ def main():
         "t": unittest.TestCase(),
     }
     try:
-        exec(compile(script, "testScript", "exec"), names)
+        exec(program, names)
     finally:
         signal.alarm(0)
         for machine in machines:

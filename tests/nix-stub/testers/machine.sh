@@ -30,7 +30,7 @@ case ${1:-} in
     [ $# -eq 2 ] || exit 2
     # Before the namespaces are made: the group this shell is in becomes the root of the machine's view.
     echo $$ > "$2/cgroup.procs"
-    exec unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child=KILL "$0" --inside "$1"
+    exec unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child=KILL bash "$0" --inside "$1"
     ;;
   *) sed -n 2,8p "$0" >&2; exit 2 ;;
 esac
