@@ -17,6 +17,7 @@ mod service;
 mod show;
 mod status;
 mod text;
+mod wait;
 
 use clap::Parser;
 use cli::{Cli, Command};
