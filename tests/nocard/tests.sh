@@ -152,7 +152,7 @@ memory() {
   NS_NOCARD_VRAM=64 NS_NOCARD_REPORT=$work/small.json answer "$work/small" "$run" b580 "$program"
   code=$?
   text=$(tail -n 3 "$work/small.err")
-  that "a card of 64 MiB is refused with exit 1 (was $code)" test $code = 1
+  that "a card of 64 MiB is refused with exit 75 (was $code)" test $code = 75
   that "the refusal speaks of memory: $text" grep -qiE 'memory|MiB|GiB|MB|GB' "$work/small.err"
   that "and says nothing on stdout" test ! -s "$work/small"
   that "nothing is left on the small card" test "$(field "$work/small.json" device_left)" = 0

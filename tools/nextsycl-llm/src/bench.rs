@@ -32,7 +32,8 @@ pub fn run(world: &World, args: &Bench) -> Outcome {
     if n_vocab == 0 {
         return Err(Failure::busy("the server is still loading its model: ask again"));
     }
-    let mut report = format!("# {} on nextsycl-llm {}\n", status["model"].as_str().unwrap_or("-"), crate::VERSION);
+    let mut report =
+        format!("# {} on nextsycl-llm {}\n", status["model"].as_str().unwrap_or("-"), ns_registry::layout::version());
     if args.needle {
         report.push_str(&needle(&client, args, context)?);
     } else {

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 /// Runs language models: chat, server, measurements.
 #[derive(Debug, Parser)]
-#[command(name = "nextsycl-llm", version = crate::VERSION, max_term_width = 110)]
+#[command(name = "nextsycl-llm", version = ns_registry::layout::version(), max_term_width = 110)]
 #[command(after_help = "Engine options: --opt-NAME VALUE, --opt-NAME=VALUE or --opt-NAME (switched on); the command \
 `engines` lists them.\n\nExit codes: 0 ok, 1 error, 2 bad usage, 3 the server is not running, 4 not found, \
-5 refused because busy.")]
+5 refused because busy, 75 the device has no free memory for the model or is in use by another program.")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -171,6 +171,12 @@ pub struct Serve {
     /// Ended requests kept for ps and inspect (NS_KEEP_REQUESTS, 100)
     #[arg(long, value_name = "N")]
     pub keep_requests: Option<u64>,
+    /// Ends the server after so many seconds without a request or an open answer; 0 never (NS_IDLE_EXIT, 0)
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_exit: Option<u64>,
+    /// Waits so long for a device that is not there yet; meanwhile /health says 503 (NS_WAIT_DEVICE, 0)
+    #[arg(long, value_name = "SECONDS")]
+    pub wait_device: Option<u64>,
     /// Where the server's socket is.
     #[command(flatten)]
     pub control: Control,
@@ -327,6 +333,9 @@ pub struct Tokenize {
 /// devices
 #[derive(Debug, Args)]
 pub struct Devices {
+    /// Only the devices of a selector: gpu, gpu:N or cpu; exit code 4 when there is none
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
     /// One JSON object instead of a table
     #[arg(long)]
     pub json: bool,

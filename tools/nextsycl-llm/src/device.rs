@@ -29,15 +29,9 @@ impl Chosen {
     }
 }
 
-/// The devices of a command: its flags, else `registered` (the registry's list), else `NS_DEVICE`, else all cards. Of all
-/// cards the `most` with the largest free memory are taken.
-pub fn choose(
-    args: &DeviceArgs,
-    registered: Option<&str>,
-    settings: &Settings,
-    no_card: NoCard,
-    most: usize,
-) -> Outcome<Chosen> {
+/// The selectors of a command: its flags, else `registered` (the registry's list), else `NS_DEVICE`; without any of them all
+/// cards, and false.
+pub fn asked(args: &DeviceArgs, registered: Option<&str>, settings: &Settings) -> Outcome<(Vec<String>, bool)> {
     let from_flags = match (&args.device, args.gpu.as_slice()) {
         (Some(device), _) => Some(vec![device.clone()]),
         (None, []) => None,
@@ -54,9 +48,21 @@ pub fn choose(
         Some(list) => (list, true),
         None => (vec!["gpu".to_owned()], false),
     };
+    wanted.iter().try_for_each(|selector| check_form(selector))?;
+    Ok((wanted, named))
+}
+
+/// The devices of a command (see [`asked`]). Of all cards the `most` with the largest free memory are taken.
+pub fn choose(
+    args: &DeviceArgs,
+    registered: Option<&str>,
+    settings: &Settings,
+    no_card: NoCard,
+    most: usize,
+) -> Outcome<Chosen> {
+    let (wanted, named) = asked(args, registered, settings)?;
     let mut chosen = Chosen { selectors: Vec::new(), infos: Vec::new() };
     for selector in &wanted {
-        check_form(selector)?;
         let mut found = ns_sycl::devices(selector).map_err(|e| Failure::error(e.to_string()))?;
         if selector == "gpu" && found.len() > most {
             let all = found.len();
@@ -114,7 +120,7 @@ fn none(selector: &str) -> Failure {
 }
 
 /// `gpu`, `gpu:N`, `cpu`, and for measurements a backend and its device.
-fn check_form(selector: &str) -> Outcome {
+pub fn check_form(selector: &str) -> Outcome {
     let number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
     let good = match selector.split_once(':') {
         None => matches!(selector, "gpu" | "cpu"),

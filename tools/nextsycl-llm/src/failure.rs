@@ -38,6 +38,11 @@ impl Failure {
         Self { code: 5, message: message.into() }
     }
 
+    /// The device has no room now (75, the code of passing failures in sysexits.h): starting again at once does not help.
+    pub fn no_room(message: impl Into<String>) -> Self {
+        Self { code: 75, message: message.into() }
+    }
+
     /// Ends quietly: whoever read the output is gone.
     pub fn reader_gone() -> Self {
         Self { code: 0, message: String::new() }
@@ -71,9 +76,17 @@ impl From<ns_llm::Error> for Failure {
     fn from(error: ns_llm::Error) -> Self {
         match error.kind() {
             ns_llm::ErrorKind::Option => Self::usage(error.to_string()),
+            ns_llm::ErrorKind::Memory => Self::no_room(error.to_string()),
+            ns_llm::ErrorKind::Device if is_in_use(&error.to_string()) => Self::no_room(error.to_string()),
             _ => Self::error(error.to_string()),
         }
     }
+}
+
+/// Whether a driver's message says that another program has the device for itself.
+fn is_in_use(message: &str) -> bool {
+    // CL_DEVICE_NOT_AVAILABLE and Level Zero's ZE_RESULT_ERROR_NOT_AVAILABLE ("resource already in use"), as the runtime names them.
+    message.contains("UR_RESULT_ERROR_DEVICE_NOT_AVAILABLE") || message.contains("UR_RESULT_ERROR_NOT_AVAILABLE")
 }
 
 impl From<ns_registry::Error> for Failure {
@@ -100,5 +113,29 @@ impl From<ns_http::client::ClientError> for Failure {
 impl From<ns_http::ListenError> for Failure {
     fn from(error: ns_http::ListenError) -> Self {
         Self::error(error.to_string())
+    }
+}
+
+impl From<ns_systemd::PassedError> for Failure {
+    fn from(error: ns_systemd::PassedError) -> Self {
+        Self::error(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ns_llm::{Error, ErrorKind};
+
+    /// What a service manager must not answer by starting again at once has a code of its own.
+    #[test]
+    fn no_room_is_told_apart() {
+        let code = |kind, text: &str| Failure::from(Error::new(kind, text)).code;
+        assert_eq!(code(ErrorKind::Memory, "the model does not fit"), 75);
+        let used = "level_zero backend failed with error: 2 (UR_RESULT_ERROR_DEVICE_NOT_AVAILABLE)";
+        assert_eq!(code(ErrorKind::Device, used), 75);
+        assert_eq!(code(ErrorKind::Device, "UR_RESULT_ERROR_DEVICE_LOST"), 1);
+        assert_eq!(code(ErrorKind::Model, "cut"), 1);
+        assert_eq!(code(ErrorKind::Option, "q9"), 2);
     }
 }

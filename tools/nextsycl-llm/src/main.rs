@@ -17,6 +17,7 @@ mod service;
 mod show;
 mod status;
 mod text;
+mod wait;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -24,12 +25,6 @@ use failure::{Failure, Outcome};
 use local::World;
 use ns_registry::{Layout, Settings};
 use std::process::ExitCode;
-
-/// The version, handed in by the build.
-pub const VERSION: &str = match option_env!("NS_VERSION") {
-    Some(version) => version,
-    None => "dev",
-};
 
 fn main() -> ExitCode {
     let words: Result<Vec<String>, _> = std::env::args_os().map(std::ffi::OsString::into_string).collect();

@@ -4,12 +4,13 @@ use crate::cli::{Control, Serve};
 use crate::device::{self, NoCard};
 use crate::failure::{Failure, Outcome};
 use crate::local::{DEFAULT_CONTEXT, Found, World, load_options};
-use crate::serve::{self, Config, Loaded};
-use crate::{out, text};
+use crate::serve::{self, Config, Loaded, Loader, Opening};
+use crate::{out, text, wait};
 use ns_http::Limits;
 use ns_http::cors::Origins;
 use ns_registry::Model;
 use std::path::PathBuf;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The control socket of a server.
@@ -24,10 +25,11 @@ pub fn wanted(args: &Serve) -> Option<&str> {
 
 /// Runs the command.
 pub fn run(world: &World, args: &Serve) -> Outcome {
+    let passed = ns_systemd::passed()?;
     let found = world.find(wanted(args))?;
     let info = (found.registration.info)(&found.model.file)?;
     let contexts = contexts(world, args, &found.model, info.context_length)?;
-    let config = config(world, args, &found, contexts.clone())?;
+    let config = Config { passed, ..config(world, args, &found, contexts.clone())? };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -39,31 +41,67 @@ pub fn run(world: &World, args: &Serve) -> Outcome {
         let _guard = runtime.enter();
         stop_signals()?
     };
-    let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
-    let chosen = device::choose(
-        &args.open.device,
-        registered,
-        &world.settings,
-        NoCard::Refuse,
-        crate::engines::most_devices(found.registration),
-    )?;
+    let registered = found.model.entry.as_ref().and_then(|e| e.gpus.clone());
     let draft = !args.open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
-    let options = load_options(&found, &chosen, contexts, &args.open, draft)?;
+    let limit = seconds(world, args.wait_device, "NS_WAIT_DEVICE")?;
     let name = config.name.clone();
-    let socket = config.socket.clone();
-    let loader = Box::new(move |progress: &mut dyn FnMut(u64, u64)| {
-        let text = text::open(&found.model.file)?;
-        let engine = (found.registration.load)(&found.model.file, &options, progress)?;
-        Ok(Loaded { engine, text })
-    });
+    let (open, settings) = (args.open.clone(), world.settings.clone());
+    let choose = move |found: &Found| {
+        let most = crate::engines::most_devices(found.registration);
+        let chosen = device::choose(&open.device, registered.as_deref(), &settings, NoCard::Refuse, most)?;
+        let options = load_options(found, &chosen, contexts, &open, draft)?;
+        Ok::<_, Failure>((chosen, options))
+    };
+    let (devices, loader): (String, Loader) = match limit {
+        None => {
+            let (chosen, options) = choose(&found)?;
+            (chosen.names(), Box::new(move |opening: &Opening<'_>| load(&found, &options, opening)))
+        }
+        Some(limit) => {
+            let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
+            let (wanted, _) = device::asked(&args.open.device, registered, &world.settings)?;
+            let loader = {
+                let wanted = wanted.clone();
+                move |opening: &Opening<'_>| {
+                    wait::for_devices(&wanted, limit, &|why| opening.waiting(why), &|| opening.is_stopping())?;
+                    if opening.is_stopping() {
+                        return Err(Failure::said(0));
+                    }
+                    opening.progress(0, 0);
+                    let (chosen, options) = choose(&found)?;
+                    tracing::info!("opening {} on {}", found.model.id, chosen.names());
+                    load(&found, &options, opening)
+                }
+            };
+            (wanted.join(" + "), Box::new(loader))
+        }
+    };
     let result = runtime.block_on(async move {
         let bound = serve::bind(config).await?;
-        out::talk(&format!("{name} on {}: http://{} and {}", chosen.names(), bound.address, socket.display()));
+        out::talk(&format!("{name} on {devices}: http://{} and {}", bound.address, bound.socket.display()));
         bound.run(loader, stops).await
     });
     // Threads that wait for clients do not hold the program.
     runtime.shutdown_background();
     result
+}
+
+fn load(found: &Found, options: &ns_llm::LoadOptions, opening: &Opening<'_>) -> Outcome<Loaded> {
+    let text = text::open(&found.model.file)?;
+    let mut progress = |done, total| opening.progress(done, total);
+    let engine = (found.registration.load)(&found.model.file, options, &mut progress)?;
+    Ok(Loaded { engine, text })
+}
+
+/// A time from a flag or a setting; none when it is 0.
+fn seconds(world: &World, flag: Option<u64>, setting: &'static str) -> Outcome<Option<Duration>> {
+    const MOST: u64 = 366 * 24 * 3600;
+    let seconds = match flag {
+        Some(n) if n > MOST => return Err(Failure::usage(format!("{n} seconds: at most {MOST} are possible"))),
+        Some(n) => n,
+        None => world.settings.number(setting, 0..=MOST, "a number of seconds, 0 for none")?.unwrap_or(0),
+    };
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
 /// Tells each SIGINT and SIGTERM. Needs a tokio runtime.
@@ -101,6 +139,8 @@ fn config(world: &World, args: &Serve, found: &Found, contexts: Vec<usize>) -> O
     Ok(Config {
         aliases: if name == found.model.id { Vec::new() } else { vec![found.model.id.clone()] },
         name,
+        passed: ns_systemd::Passed::default(),
+        idle_exit: seconds(world, args.idle_exit, "NS_IDLE_EXIT")?,
         listen: (args.host.as_deref().or(settings.get("NS_HOST")).unwrap_or("127.0.0.1").to_owned(), port),
         socket: socket(world, &args.control),
         contexts,

@@ -80,11 +80,16 @@ pub fn start(world: &World, args: &Serve) -> Outcome {
 /// Starts this program again as `serve` with the same arguments.
 fn spawn(log: &Path) -> Outcome<Child> {
     let fail = |e: std::io::Error| Failure::error(format!("cannot start the server: {e}"));
+    // The folder of the log is the user's own state; it may have come from somebody else.
+    let no_log = |e: std::io::Error| {
+        let advice = if e.kind() == std::io::ErrorKind::PermissionDenied { ": its folder must be yours" } else { "" };
+        Failure::error(format!("cannot write the server's log {}: {e}{advice}", log.display()))
+    };
     if log.exists() {
         // The last log is kept beside the new one.
-        std::fs::rename(log, log.with_extension("log.1")).map_err(fail)?;
+        std::fs::rename(log, log.with_extension("log.1")).map_err(no_log)?;
     }
-    let out = std::fs::File::options().create(true).append(true).open(log).map_err(fail)?;
+    let out = std::fs::File::options().create(true).append(true).open(log).map_err(no_log)?;
     let program = std::env::current_exe().map_err(fail)?;
     let mut words: Vec<_> = std::env::args_os().skip(1).collect();
     if let Some(command) = words.iter_mut().find(|w| *w == "start") {
@@ -154,11 +159,14 @@ pub fn stop(world: &World, args: &Control) -> Outcome {
     let socket = socket(world, args);
     let client = Client::new(&socket);
     let files = Files::of(world, &socket);
-    let pid = match client.request(Method::GET, "/server/status", None, ANSWER_TIME) {
+    let status = match client.request(Method::GET, "/server/status", None, ANSWER_TIME) {
         Err(ClientError::NotRunning(_)) => return out::data("server: not running\n"),
-        Ok((_, body)) => serde_json::from_slice::<Value>(&body).ok().and_then(|v| v["pid"].as_u64()),
-        Err(_) => None,
+        Ok((_, body)) => serde_json::from_slice::<Value>(&body).unwrap_or_default(),
+        Err(_) => Value::Null,
     };
+    let pid = status["pid"].as_u64();
+    // The socket of a service that systemd starts on demand always answers: a question would start it again.
+    let asks = pid.is_none() || status["activated"] != true;
     let asked = client.request(Method::POST, "/server/shutdown", None, ANSWER_TIME);
     if let Ok((200, body)) = &asked {
         let running = serde_json::from_slice::<Value>(body).ok().and_then(|v| v["running"].as_u64()).unwrap_or(0);
@@ -166,13 +174,13 @@ pub fn stop(world: &World, args: &Control) -> Outcome {
             out::talk(&format!("waiting for {running} request(s) to finish"));
         }
     }
-    let stopped = asked.is_ok() && await_end(&client, pid, STOP_TIME);
+    let stopped = asked.is_ok() && await_end(asks.then_some(&client), pid, STOP_TIME);
     if !stopped {
         let Some(pid) = pid.and_then(|p| u32::try_from(p).ok()) else {
             return Err(Failure::error("the server does not answer and its process is not known"));
         };
         terminate(pid);
-        if !await_end(&client, Some(pid.into()), STOP_TIME) {
+        if !await_end(asks.then_some(&client), Some(pid.into()), STOP_TIME) {
             return Err(Failure::error(format!(
                 "the server (process {pid}) did not end within {} s",
                 2 * STOP_TIME.as_secs()
@@ -183,14 +191,14 @@ pub fn stop(world: &World, args: &Control) -> Outcome {
     out::data("server: stopped\n")
 }
 
-/// Waits until nobody answers and the process is gone.
-fn await_end(client: &Client, pid: Option<u64>, time: Duration) -> bool {
+/// Waits until nobody answers (where there is somebody to ask) and the process is gone.
+fn await_end(client: Option<&Client>, pid: Option<u64>, time: Duration) -> bool {
     let begun = Instant::now();
     loop {
-        let answers = !matches!(
-            client.request(Method::GET, "/health", None, Duration::from_secs(5)),
-            Err(ClientError::NotRunning(_))
-        );
+        let answers = client.is_some_and(|client| {
+            let health = client.request(Method::GET, "/health", None, Duration::from_secs(5));
+            !matches!(health, Err(ClientError::NotRunning(_)))
+        });
         let lives = pid.is_some_and(is_alive);
         if !answers && !lives {
             return true;

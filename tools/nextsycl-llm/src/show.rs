@@ -81,7 +81,14 @@ pub fn engines(world: &World) -> Outcome {
 /// `devices`.
 pub fn devices(world: &World, args: &Devices) -> Outcome {
     world.no_options()?;
-    let all = ns_sycl::devices("all").map_err(|e| Failure::error(e.to_string()))?;
+    if let Some(selector) = &args.device {
+        crate::device::check_form(selector)?;
+    }
+    let selector = args.device.as_deref().unwrap_or("all");
+    let all = ns_sycl::devices(selector).map_err(|e| Failure::error(e.to_string()))?;
+    if all.is_empty() && args.device.is_some() {
+        return Err(Failure::not_found(format!("there is no device {selector}")));
+    }
     if args.json {
         let list: Vec<Value> = all
             .iter()
@@ -111,7 +118,7 @@ pub fn devices(world: &World, args: &Devices) -> Outcome {
         ]);
     }
     out::data(&table(&[false, false, true, true, true, false, false, false], &rows))?;
-    if !all.iter().any(|d| d.selector.starts_with("gpu") || d.backend.contains("level_zero")) {
+    if args.device.is_none() && !all.iter().any(|d| d.selector.starts_with("gpu") || d.backend.contains("level_zero")) {
         out::talk("No Intel Arc GPU was found: check the driver and /dev/dri.");
     }
     Ok(())

@@ -20,6 +20,9 @@ fn cell(value: &Value, unit: &str) -> String {
 pub fn status(value: &Value) -> String {
     let mut out = format!("{} - up {}", text(&value["model"]), duration(number(&value["uptime_seconds"])));
     if let Some(loading) = value.get("loading").filter(|l| !l.is_null()) {
+        if let Some(reason) = loading["waiting"].as_str() {
+            return out + &format!(", {reason}\n");
+        }
         let (done, total) = (number(&loading["done"]), number(&loading["total"]));
         let percent = if total > 0.0 { format!(" {:.0}%", done / total * 100.0) } else { String::new() };
         return out + &format!(", loading{percent}\n");
@@ -167,6 +170,8 @@ mod tests {
     fn status_idle_and_loading() {
         let value = json!({"model": "m", "uptime_seconds": 1, "loading": {"done": 5, "total": 10}});
         assert_eq!(status(&value), "m - up 1s, loading 50%\n");
+        let value = json!({"model": "m", "uptime_seconds": 1, "loading": {"waiting": "waiting for the device gpu"}});
+        assert_eq!(status(&value), "m - up 1s, waiting for the device gpu\n");
         let value =
             json!({"model": "m", "uptime_seconds": 1, "context": 256, "served": 0, "active": [], "stopping": true});
         assert!(status(&value).ends_with(

@@ -56,9 +56,7 @@ fn main() -> ExitCode {
     };
     let rest: Vec<OsString> = words.collect();
     match first.to_str() {
-        Some("version" | "--version" | "-V") => {
-            print(&format!("nextsycl {}\n", option_env!("NS_VERSION").unwrap_or("dev")))
-        }
+        Some("version" | "--version" | "-V") => print(&format!("nextsycl {}\n", ns_registry::layout::version())),
         Some("help" | "--help" | "-h") => match rest.first() {
             None => print(&format!("{HELP}{}", tool_list())),
             Some(tool) if LLM_WORDS.iter().any(|w| tool == w) => {

@@ -9,7 +9,7 @@ mod serve;
 pub use body::{Body, BodyError, BodySender, collect, full, stream};
 pub use hyper::body::{Bytes, Incoming};
 pub use hyper::{Method, Request, Response, StatusCode, header};
-pub use listen::{ListenError, UnixListening, listen_tcp, listen_unix};
+pub use listen::{ListenError, UnixListening, given_tcp, listen_tcp, listen_unix};
 pub use serve::{Limits, Server, Via};
 
 /// The answer to a request.

@@ -63,20 +63,47 @@ pub async fn listen_tcp(host: &str, port: u16) -> Result<TcpListener, ListenErro
     TcpListener::bind(addresses.as_slice()).await.map_err(fail)
 }
 
-/// A Unix socket this process listens on, and the lock that makes it the only one. The socket file is removed when it
-/// is dropped.
+/// A TCP listener that was opened by the service manager. Needs a running tokio runtime.
+///
+/// # Errors
+/// It cannot be watched.
+pub fn given_tcp(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// A Unix socket this process listens on. When it made the socket file itself, a lock makes it the only one and the file is
+/// removed when this is dropped; the file of a socket that it was given belongs to whoever gave it.
 #[derive(Debug)]
 pub struct UnixListening {
     /// The listener.
     pub listener: UnixListener,
-    path: PathBuf,
-    _lock: Lock,
+    own: Option<(PathBuf, Lock)>,
+}
+
+impl UnixListening {
+    /// A socket that was opened by the service manager. Needs a running tokio runtime.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub fn given(listener: std::os::unix::net::UnixListener) -> std::io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener: UnixListener::from_std(listener)?, own: None })
+    }
+
+    /// Where it is in the file system.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        self.listener.local_addr().ok()?.as_pathname().map(Path::to_owned)
+    }
 }
 
 impl Drop for UnixListening {
     fn drop(&mut self) {
-        // The next start removes what cannot be removed here.
-        let _ = ns_files::remove(&self.path);
+        if let Some((path, _)) = &self.own {
+            // The next start removes what cannot be removed here.
+            let _ = ns_files::remove(path);
+        }
     }
 }
 
@@ -106,5 +133,5 @@ pub fn listen_unix(path: &Path) -> Result<UnixListening, ListenError> {
     }
     let listener = UnixListener::bind(path).map_err(fail)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
-    Ok(UnixListening { listener, path: path.to_owned(), _lock: lock })
+    Ok(UnixListening { listener, own: Some((path.to_owned(), lock)) })
 }

@@ -15,6 +15,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+/// Time a connection without any request has for one when the server stops: it was accepted, so what is on its way counts.
+const FIRST_REQUEST: Duration = Duration::from_secs(2);
+
 /// Where a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
@@ -64,7 +67,7 @@ pub struct Server {
 
 impl Server {
     /// Answers requests until `stop` turns true; then no connection is accepted, idle ones are closed and those with a
-    /// request are answered first.
+    /// request are answered first. A connection that was accepted and has sent nothing yet may still do so for a moment.
     pub async fn run<H, F>(self, handler: H, mut stop: watch::Receiver<bool>)
     where
         H: Fn(Request<Incoming>, Via) -> F + Clone + Send + 'static,
@@ -150,7 +153,9 @@ where
     H: Fn(Request<Incoming>, Via) -> F + Clone + Send + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
+    let (asked, mut first) = watch::channel(false);
     let service = service_fn(move |request| {
+        asked.send_replace(true);
         let answer = handler(request, via);
         async move { Ok::<_, Infallible>(answer.await) }
     });
@@ -163,13 +168,24 @@ where
     let result = tokio::select! {
         result = connection.as_mut() => result,
         () = stopped(&mut stop) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                result = connection.as_mut() => result,
+                () = asked_within(&mut first, FIRST_REQUEST) => {
+                    // Ends an idle connection at once, any other after its answer.
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
         }
     };
     if let Err(error) = result {
         tracing::debug!("a connection ended: {error}");
     }
+}
+
+/// Waits for a connection's first request, but no longer than that.
+async fn asked_within(first: &mut watch::Receiver<bool>, time: Duration) {
+    let _ = tokio::time::timeout(time, first.wait_for(|asked| *asked)).await;
 }
 
 /// Waits until `stop` is true; a sender that is gone counts as that.

@@ -3,7 +3,8 @@
 
 use ns_http::client::{Client, ClientError};
 use ns_http::{
-    Answer, BodyError, Limits, Method, Server, StatusCode, collect, full, json, listen_tcp, listen_unix, stream,
+    Answer, BodyError, Limits, Method, Server, StatusCode, UnixListening, collect, full, json, listen_tcp, listen_unix,
+    stream,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -201,6 +202,48 @@ fn stopping_answers_running_requests_first() {
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     assert!(text.contains("{\"slow\":true}"), "{text}");
+}
+
+/// What was accepted is answered, also when its request comes only after the stop; a connection that stays silent does not
+/// hold the server.
+#[test]
+fn stopping_waits_a_moment_for_a_first_request() {
+    let server = start(Limits::default());
+    let (mut late, silent) = (server.connect(), server.connect());
+    // Both were accepted before this one.
+    assert!(server.head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").starts_with("HTTP/1.1 200 "));
+    let begun = Instant::now();
+    server.stop.send(true).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    late.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut text = String::new();
+    late.read_to_string(&mut text).unwrap();
+    assert!(text.contains("{\"slow\":true}"), "{text}");
+    drop(server);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(silent);
+}
+
+/// A socket that was given: served, and its file left where it is for the next server.
+#[test]
+fn a_given_socket_stays_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("given.sock");
+    let theirs = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    for _ in 0..2 {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let _guard = runtime.enter();
+        let unix = UnixListening::given(theirs.try_clone().unwrap()).unwrap();
+        assert_eq!(unix.path().as_deref(), Some(path.as_path()));
+        let server = Server { tcp: Vec::new(), unix: Some(unix), limits: Limits::default() };
+        let (stop, stopped) = watch::channel(false);
+        let serving = runtime.spawn(server.run(|_, _| async { json(StatusCode::OK, &serde_json::json!({})) }, stopped));
+        let (status, _) = Client::new(&path).request(Method::GET, "/", None, Duration::from_secs(5)).unwrap();
+        assert_eq!(status, 200);
+        stop.send(true).unwrap();
+        runtime.block_on(serving).unwrap();
+        assert!(path.exists());
+    }
 }
 
 #[test]

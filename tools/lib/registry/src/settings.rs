@@ -46,6 +46,8 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_MAX_TOKENS", "to the context's end", "answer length of requests that name none"),
     setting("NS_KEEP_REQUESTS", "100", "ended requests kept for ps and inspect"),
     setting("NS_KEEP_TEXT", "1", "0 keeps no text of requests and answers in the records"),
+    setting("NS_IDLE_EXIT", "0", "seconds without a request after which the server ends, 0 never"),
+    setting("NS_WAIT_DEVICE", "0", "seconds the server waits for a device that is not there yet"),
     setting("NS_NO_MTP", "unset", "1 decodes without the model's draft block"),
     setting("NS_MKL", "1", "0 computes prompt products without oneMKL; environment only"),
     setting("NS_DNN", "1", "0 computes prompt products without oneDNN; environment only"),

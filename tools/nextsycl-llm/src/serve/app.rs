@@ -1,5 +1,6 @@
 //! What all requests share, and how a request gets to the scheduler.
 
+use super::activity::{Activity, Busy};
 use super::clock;
 use super::error::ApiError;
 use super::job::{Command, Job, Report, Waiting};
@@ -11,9 +12,9 @@ use ns_http::cors::Origins;
 use ns_http::{Limits, Via};
 use ns_llm::EngineFacts;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 /// Room an answer without a limit must have at least.
 const LEAST_ROOM: usize = 16;
@@ -31,10 +32,14 @@ pub struct Ready {
 /// How far the server is.
 #[derive(Clone)]
 pub enum Stage {
+    /// The device is not there yet, and why.
+    Waiting(Arc<str>),
     /// Bytes done, bytes in all.
     Loading(u64, u64),
     /// It answers.
     Ready(Arc<Ready>),
+    /// The model cannot be loaded, and why: the server ends.
+    Failed(Arc<str>),
 }
 
 /// State of the server.
@@ -59,7 +64,12 @@ pub struct App {
     pub created: u64,
     /// Wakes the side that stops the server.
     pub shutdown: Notify,
-    stage: RwLock<Stage>,
+    /// Requests and open answers.
+    pub activity: Arc<Activity>,
+    /// The service manager opened the TCP sockets: it starts this program for a request and takes over again afterwards.
+    pub activated: bool,
+    stage: watch::Sender<Stage>,
+    leaving: watch::Sender<bool>,
     stopping: AtomicBool,
     commands: std::sync::mpsc::Sender<Command>,
     report: Mutex<Report>,
@@ -76,6 +86,8 @@ pub struct Accepted {
     pub ready: Arc<Ready>,
     /// What was asked for.
     pub generation: Generation,
+    /// The answer counts as open until it was given.
+    pub busy: Busy,
 }
 
 impl App {
@@ -97,7 +109,10 @@ impl App {
             started: Instant::now(),
             created: super::records::now() as u64,
             shutdown: Notify::new(),
-            stage: RwLock::new(Stage::Loading(0, 0)),
+            activity: Arc::new(Activity::new()),
+            activated: !config.passed.tcp.is_empty(),
+            stage: watch::Sender::new(Stage::Loading(0, 0)),
+            leaving: watch::Sender::new(false),
             stopping: AtomicBool::new(false),
             commands,
             report: Mutex::new(Report::default()),
@@ -107,34 +122,66 @@ impl App {
 
     /// How far it is.
     pub fn stage(&self) -> Stage {
-        self.stage.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stage.borrow().clone()
+    }
+
+    /// Tells each change of how far it is.
+    pub fn stages(&self) -> watch::Receiver<Stage> {
+        self.stage.subscribe()
     }
 
     /// Tells how far it is.
     pub fn set_stage(&self, stage: Stage) {
-        *self.stage.write().unwrap_or_else(PoisonError::into_inner) = stage;
+        self.stage.send_replace(stage);
+    }
+
+    /// Waits until the model is loaded, or something is to be said instead: a client that started the program with its request
+    /// gets an answer and no "try again".
+    pub async fn loaded(&self) {
+        let mut stages = self.stage.subscribe();
+        let mut leaving = self.leaving.subscribe();
+        // The senders live as long as the app.
+        tokio::select! {
+            _ = stages.wait_for(|stage| !matches!(stage, Stage::Loading(..))) => {}
+            _ = leaving.wait_for(|leaving| *leaving) => {}
+        }
     }
 
     /// The opened model, or 503.
     pub fn ready(&self) -> Result<Arc<Ready>, ApiError> {
         match self.stage() {
             Stage::Ready(ready) => Ok(ready),
+            _ if self.is_stopping() => Err(ApiError::unavailable("the server is stopping", 10)),
             Stage::Loading(..) => Err(ApiError::unavailable("Loading model", 2)),
+            Stage::Waiting(reason) => Err(ApiError::unavailable(&*reason, 5)),
+            Stage::Failed(_) => Err(ApiError::unavailable("the model cannot be loaded: see the server's log", 60)),
         }
     }
 
-    /// Whether it takes no new requests.
+    /// Whether it ends.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        *self.leaving.borrow()
+    }
+
+    /// Asks the server to end, from a request.
+    pub fn ask_to_stop(&self) {
+        if !self.activated {
+            self.stop();
+        }
+        self.shutdown.notify_one();
+    }
+
+    /// It ends; what was accepted is still answered.
+    pub fn leave(&self) {
+        self.leaving.send_replace(true);
     }
 
     /// Takes no new requests from now on, answers the others and ends.
     pub fn stop(&self) {
+        self.leave();
         self.stopping.store(true, Ordering::Release);
         // A scheduler that ended already needs no telling.
         let _ = self.commands.send(Command::Stop);
-        self.shutdown.notify_waiters();
-        self.shutdown.notify_one();
     }
 
     /// Cancels the running requests too.
@@ -178,7 +225,7 @@ impl App {
         api: &'static str,
         request_id: &str,
     ) -> Result<Accepted, ApiError> {
-        if self.is_stopping() {
+        if self.stopping.load(Ordering::Acquire) {
             return Err(ApiError::unavailable("the server is stopping", 10));
         }
         let ready = self.ready()?;
@@ -250,7 +297,7 @@ impl App {
         if self.commands.send(Command::Job(Box::new(job))).is_err() {
             return Err(ApiError::unavailable("the server is stopping", 10));
         }
-        Ok(Accepted { waiting, prompt_tokens, ready, generation })
+        Ok(Accepted { waiting, prompt_tokens, ready, generation, busy: self.activity.busy() })
     }
 }
 

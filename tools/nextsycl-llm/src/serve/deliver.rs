@@ -86,7 +86,7 @@ fn lost() -> ApiError {
 
 /// Forwards events until the end; leaving it in any way frees the request's session.
 async fn pump(app: Arc<App>, accepted: Accepted, facts: Facts, mut form: impl Form, sender: BodySender) {
-    let mut waiting = accepted.waiting;
+    let (mut waiting, _busy) = (accepted.waiting, accepted.busy);
     let mut first = form.first(&facts);
     if !facts.echo.is_empty() {
         first.push_str(&form.piece(&facts, &Piece { text: facts.echo.clone(), tokens: Vec::new() }));

@@ -1,5 +1,6 @@
 //! The server: listeners, the model behind them, and stopping in good order.
 
+mod activity;
 mod app;
 mod chat;
 mod clock;
@@ -8,6 +9,7 @@ mod deliver;
 mod error;
 mod fields;
 mod job;
+mod manager;
 mod ollama;
 mod records;
 mod request;
@@ -24,14 +26,15 @@ use crate::failure::{Failure, Outcome};
 use crate::text::Text;
 use app::{App, Ready, Stage};
 use ns_http::cors::Origins;
-use ns_http::{Limits, Server, listen_tcp, listen_unix};
+use ns_http::{Limits, Server, UnixListening, given_tcp, listen_tcp, listen_unix};
 use ns_llm::Engine;
+use ns_systemd::{Passed, Stage as Told};
 use records::Records;
 use scheduler::{Pulse, Scheduler};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 /// How to serve.
@@ -40,6 +43,10 @@ pub struct Config {
     pub name: String,
     /// Further names it answers to.
     pub aliases: Vec<String>,
+    /// Sockets the service manager opened; where it did, none is opened here.
+    pub passed: Passed,
+    /// Ends the server after so long without a request.
+    pub idle_exit: Option<Duration>,
     /// Address and port to listen on.
     pub listen: (String, u16),
     /// The control socket.
@@ -67,28 +74,72 @@ pub struct Loaded {
 }
 
 /// Opens the model, telling how far it is.
-pub type Loader = Box<dyn FnOnce(&mut dyn FnMut(u64, u64)) -> Outcome<Loaded> + Send>;
+pub type Loader = Box<dyn FnOnce(&Opening<'_>) -> Outcome<Loaded> + Send>;
+
+/// What a loader tells the server, and is told.
+pub struct Opening<'a>(&'a App);
+
+impl Opening<'_> {
+    /// How many bytes of how many are loaded.
+    pub fn progress(&self, done: u64, total: u64) {
+        self.0.set_stage(Stage::Loading(done, total));
+    }
+
+    /// The device is not there yet, and why.
+    pub fn waiting(&self, reason: &str) {
+        self.0.set_stage(Stage::Waiting(reason.into()));
+    }
+
+    /// Whether the server ends: waiting is of no use any more.
+    pub fn is_stopping(&self) -> bool {
+        self.0.is_stopping()
+    }
+}
 
 /// A server that listens and has not loaded its model.
 pub struct Bound {
     server: Server,
     config: Config,
-    /// The TCP address.
+    /// The (first) TCP address.
     pub address: SocketAddr,
+    /// The control socket.
+    pub socket: PathBuf,
 }
 
-/// Opens the listeners. Needs a running tokio runtime.
-pub async fn bind(config: Config) -> Outcome<Bound> {
-    let unix = listen_unix(&config.socket)?;
-    let tcp = listen_tcp(&config.listen.0, config.listen.1).await?;
-    let address = tcp.local_addr().map_err(|e| Failure::error(format!("cannot listen: {e}")))?;
-    let server = Server { tcp: vec![tcp], unix: Some(unix), limits: config.limits.clone() };
-    Ok(Bound { server, config, address })
+/// Opens the listeners that were not passed. Needs a running tokio runtime.
+pub async fn bind(mut config: Config) -> Outcome<Bound> {
+    let fail = |e: std::io::Error| Failure::error(format!("cannot listen: {e}"));
+    let unix = match config.passed.unix.take() {
+        Some(unix) => UnixListening::given(unix).map_err(fail)?,
+        None => listen_unix(&config.socket)?,
+    };
+    let mut tcp = Vec::new();
+    for listener in &config.passed.tcp {
+        tcp.push(given_tcp(listener.try_clone().map_err(fail)?).map_err(fail)?);
+    }
+    if tcp.is_empty() {
+        tcp.push(listen_tcp(&config.listen.0, config.listen.1).await?);
+    }
+    let address = tcp[0].local_addr().map_err(fail)?;
+    let socket = unix.path().unwrap_or_else(|| config.socket.clone());
+    let server = Server { tcp, unix: Some(unix), limits: config.limits.clone() };
+    Ok(Bound { server, config, address, socket })
+}
+
+/// How a server ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// It does not.
+    Not,
+    /// No connection is accepted any more; those that are there get their answers. Then the scheduler is told.
+    Draining,
+    /// The scheduler was told: it ends when every request is answered.
+    Told,
 }
 
 impl Bound {
-    /// Loads the model and serves until `stop` asks for the end, the socket does, or the engine is lost. The second
-    /// time `stop` asks, running requests are cancelled.
+    /// Loads the model and serves until `stop` asks for the end, the socket does, nobody asked for long enough, or the engine
+    /// is lost. The second time `stop` asks, running requests are cancelled.
     pub async fn run(self, loader: Loader, mut stop: tokio::sync::mpsc::Receiver<()>) -> Outcome {
         let (commands, inbox) = std::sync::mpsc::channel();
         let records = Arc::new(Records::new(self.config.keep_requests, self.config.keep_text));
@@ -111,38 +162,87 @@ impl Bound {
             })
         };
         thread.map_err(|e| Failure::error(format!("cannot start a thread: {e}")))?;
-        let mut asked = false;
+        let start = tokio::spawn({
+            let app = app.clone();
+            async move { manager::follow(&app).await }
+        });
+        let idle_exit = self.config.idle_exit;
+        let mut end = End::Not;
+        // Where the service manager has the socket too, whoever comes now is served by the next start: nobody is turned away.
+        let leave = |idle: bool| {
+            manager::tell(&[Told::Stopping, Told::Status("stopping".to_owned())]);
+            if app.activated || idle {
+                app.leave();
+                let _ = close.send(true);
+                End::Draining
+            } else {
+                app.stop();
+                End::Told
+            }
+        };
         let result = loop {
             tokio::select! {
                 result = &mut engine_end => {
                     break result.unwrap_or_else(|_| Err(Failure::error("the engine ended by a fault in the program")));
                 }
                 Some(()) = stop.recv() => {
-                    if asked && matches!(app.stage(), Stage::Loading(..)) {
+                    if end == End::Not {
+                        tracing::info!("stopping: {} request(s) are finished first", app.records.active().len());
+                        end = leave(false);
+                    } else if matches!(app.stage(), Stage::Loading(..)) {
                         break Err(Failure::interrupted());
-                    }
-                    if asked {
+                    } else {
                         tracing::warn!("asked again to stop: running requests are cancelled");
                         app.cancel_all();
-                    } else {
-                        tracing::info!("stopping: {} request(s) are finished first", app.records.active().len());
-                        app.stop();
                     }
-                    asked = true;
                 }
-                () = app.shutdown.notified(), if !asked => {
-                    asked = true;
+                () = app.shutdown.notified(), if end == End::Not => {
                     tracing::info!("asked over the socket to stop");
+                    end = leave(false);
+                }
+                () = idle(&app, idle_exit), if end == End::Not => {
+                    let seconds = idle_exit.unwrap_or_default().as_secs_f64();
+                    tracing::info!("stopping: nothing was asked for {seconds} s");
+                    end = leave(true);
+                }
+                () = answered(&app, &serving), if end == End::Draining => {
+                    app.stop();
+                    end = End::Told;
                 }
             }
         };
+        if let Err(failure) = &result
+            && !failure.message().is_empty()
+        {
+            manager::tell(&[Told::Status(format!("failed: {}", failure.message()))]);
+        }
+        start.abort();
         let _ = close.send(true);
         // Clients that do not read their answer do not keep the server.
-        if tokio::time::timeout(Duration::from_secs(5), &mut serving).await.is_err() {
+        if !serving.is_finished() && tokio::time::timeout(Duration::from_secs(5), &mut serving).await.is_err() {
             serving.abort();
             let _ = serving.await;
         }
         result
+    }
+}
+
+/// Waits until a loaded server was not asked anything for so long; forever without a limit.
+async fn idle(app: &App, limit: Option<Duration>) {
+    let Some(limit) = limit else { return std::future::pending().await };
+    // The sender lives as long as the app.
+    let _ = app.stages().wait_for(|stage| matches!(stage, Stage::Ready(_))).await;
+    app.activity.idle_for(limit).await;
+}
+
+/// Waits until every connection has its answer; clients that do not read theirs are not waited for.
+async fn answered(app: &App, serving: &tokio::task::JoinHandle<()>) {
+    let mut quiet = Instant::now();
+    while !serving.is_finished() && quiet.elapsed() < Duration::from_secs(5) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        if app.activity.count() > 0 {
+            quiet = Instant::now();
+        }
     }
 }
 
@@ -154,10 +254,15 @@ fn engine_thread(
     pulse: Arc<Pulse>,
     inbox: &std::sync::mpsc::Receiver<job::Command>,
 ) -> Outcome {
-    let loaded = loader(&mut |done, total| app.set_stage(Stage::Loading(done, total)))?;
-    let facts = loaded.engine.facts().clone();
-    let scheduler = Scheduler::new(loaded.engine, loaded.text.clone(), contexts, records, pulse)?;
+    let opened = loader(&Opening(app)).and_then(|loaded| {
+        let facts = loaded.engine.facts().clone();
+        let scheduler = Scheduler::new(loaded.engine, loaded.text.clone(), contexts, records, pulse)?;
+        Ok((facts, loaded.text, scheduler))
+    });
+    let (facts, text, scheduler) =
+        opened.inspect_err(|failure| app.set_stage(Stage::Failed(failure.message().into())))?;
     tracing::info!("ready: {} ({}), contexts {contexts:?}", app.name, facts.engine);
-    app.set_stage(Stage::Ready(Arc::new(Ready { text: loaded.text, facts, contexts: contexts.to_vec() })));
+    app.activity.touch();
+    app.set_stage(Stage::Ready(Arc::new(Ready { text, facts, contexts: contexts.to_vec() })));
     scheduler.run(inbox).map_err(|e| Failure::error(format!("the engine is lost: {e}")))
 }

@@ -20,6 +20,10 @@ pub async fn answer(app: Arc<App>, request: Request<Incoming>, via: Via) -> Answ
         // H03: a preflight request carries no token and needs none.
         return app.origins.preflight(request.headers());
     }
+    let _busy = app.activity.busy();
+    if app.activated && via != Via::Socket {
+        app.loaded().await;
+    }
     let head = request.headers().clone();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut answer = match route(&app, request, via, &request_id).await {
@@ -96,7 +100,7 @@ async fn route(app: &Arc<App>, request: Request<Incoming>, via: Via, request_id:
         }
         "/server/shutdown" => {
             let running = app.records.active().len();
-            app.stop();
+            app.ask_to_stop();
             Ok(json(StatusCode::OK, &json!({"stopping": true, "running": running})))
         }
         other => {
@@ -185,7 +189,8 @@ async fn generate(
 fn model(app: &App) -> Value {
     let (state, context) = match app.stage() {
         Stage::Ready(ready) => ("loaded", ready.contexts.iter().copied().max()),
-        Stage::Loading(..) => ("loading", None),
+        Stage::Waiting(_) | Stage::Loading(..) => ("loading", None),
+        Stage::Failed(_) => ("failed", None),
     };
     json!({
         "id": app.name, "object": "model", "created": app.created, "owned_by": "nextsycl",
@@ -210,11 +215,13 @@ async fn status(app: &App) -> Value {
     let (loading, ready) = match app.stage() {
         Stage::Ready(ready) => (Value::Null, Some(ready)),
         Stage::Loading(done, total) => (json!({"done": done, "total": total}), None),
+        Stage::Waiting(reason) => (json!({"done": 0, "total": 0, "waiting": &*reason}), None),
+        Stage::Failed(message) => (json!({"done": 0, "total": 0, "failed": &*message}), None),
     };
     let contexts = ready.as_ref().map(|r| r.contexts.clone()).unwrap_or_default();
     json!({
         "model": app.name,
-        "version": crate::VERSION,
+        "version": ns_registry::layout::version(),
         "pid": std::process::id(),
         "engine": ready.as_ref().map(|r| r.facts.engine),
         "n_vocab": ready.as_ref().map(|r| r.facts.n_vocab),
@@ -233,5 +240,6 @@ async fn status(app: &App) -> Value {
         "served": app.records.served(),
         "prompt_cache": null,
         "stopping": app.is_stopping(),
+        "activated": app.activated,
     })
 }

@@ -59,6 +59,8 @@ impl Got {
 fn config(dir: &std::path::Path, contexts: &[usize]) -> Config {
     Config {
         name: "scripted".into(),
+        passed: Passed::default(),
+        idle_exit: None,
         aliases: vec!["other-name".into()],
         listen: ("127.0.0.1".into(), 0),
         socket: dir.join("run/nextsycl.sock"),
@@ -85,12 +87,18 @@ impl Fixture {
         fixture
     }
 
-    fn load(
+    fn load(contexts: &[usize], loader: impl FnOnce(&Opening<'_>) -> Outcome<Loaded> + Send + 'static) -> Self {
+        Self::load_with(contexts, |_| {}, loader)
+    }
+
+    fn load_with(
         contexts: &[usize],
-        loader: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Outcome<Loaded> + Send + 'static,
+        change: impl FnOnce(&mut Config),
+        loader: impl FnOnce(&Opening<'_>) -> Outcome<Loaded> + Send + 'static,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let config = config(dir.path(), contexts);
+        let mut config = config(dir.path(), contexts);
+        change(&mut config);
         let socket = config.socket.clone();
         let (stop, stops) = tokio::sync::mpsc::channel(4);
         let (tx, rx) = std::sync::mpsc::channel();

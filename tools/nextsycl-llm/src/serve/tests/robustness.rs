@@ -131,8 +131,8 @@ fn a_session_is_reused() {
 #[test]
 fn it_listens_at_once_and_says_that_it_loads() {
     let (go, wait) = std::sync::mpsc::channel::<()>();
-    let server = Fixture::load(&[100], move |progress| {
-        progress(5, 10);
+    let server = Fixture::load(&[100], move |opening| {
+        opening.progress(5, 10);
         // an error means that the test has failed already: go on, so that the server can end
         let _ = wait.recv();
         Ok(Loaded { engine: Box::new(ScriptedEngine::new(long(1))), text: Arc::new(ScriptedText(long(1))) })
