@@ -168,23 +168,25 @@ let
   deviceOf = e: if e.device != null then e.device else (settingsOf e).NS_DEVICE or "gpu";
   onCpu = e: builtins.match "cpu(:[0-9]+)?|opencl:cpu" (deviceOf e) != null;
   usesCpu = e: cfg.cpuDevice || onCpu e;
-  # Where the model is, if it is in neither modelsDir nor the store.
-  foreign =
+  # Where the model's file is, if it is in neither modelsDir nor the store.
+  fileOf =
     e:
     let
-      model = modelOf e.model;
+      source = cfg.models.sources.${"${e.model}"}.file or null;
     in
-    lib.optional
-      (
-        spec.gpu
-        && e.model != null
-        && lib.hasPrefix "/" model
-        && !values.isBelowAny [
-          cfg.modelsDir
-          builtins.storeDir
-        ] model
-      )
-      (dirOf (builtins.unsafeDiscardStringContext model));
+    if source != null then "${source}" else modelOf e.model;
+  isForeign =
+    file:
+    lib.hasPrefix "/" file
+    && !values.isBelowAny [
+      cfg.modelsDir
+      builtins.storeDir
+    ] file;
+  foreign =
+    e:
+    lib.optionals (spec.gpu && e.model != null) (
+      map (file: dirOf (builtins.unsafeDiscardStringContext file)) (lib.filter isForeign [ (fileOf e) ])
+    );
 
   unitOf = name: "nextsycl-${kind}-${name}";
   enabled = lib.filterAttrs (_: e: e.enable) cfg.${kind};
@@ -324,7 +326,7 @@ let
       ]
       ++ map (dir: {
         assertion = values.isPlain dir && !values.isBelowAny values.temporary dir;
-        message = "${at}.model is in ${dir}, which the service cannot see: /tmp and /var/tmp are its own, and directories may have no blanks, colons, quotes or percent signs. Move the model to ${cfg.modelsDir}.";
+        message = "${at}.model is in ${dir}, which the service cannot see: /tmp and /var/tmp are its own, and directories may have no blanks, colons, quotes and percent signs. Move the model to ${cfg.modelsDir}.";
       }) (foreign e)
     );
 in

@@ -88,6 +88,9 @@ let
     in
     if s.file != null then
       "${s.file}"
+    else if s.fetch == [ ] then
+      # refused below
+      ""
     else if lib.length s.fetch == 1 then
       "${lib.head fetched}"
     else
@@ -103,11 +106,14 @@ let
     // lib.optionalAttrs (s.contexts != null) { ctx = values.contexts s.contexts; }
     // lib.optionalAttrs (s.gpus != null) { inherit (s) gpus; }
     // lib.optionalAttrs (s.env != { }) { env = values.settings s.env; };
-  registry = pkgs.writeText "nextsycl-models.json" (
-    builtins.toJSON { models = lib.mapAttrsToList entry cfg.sources; }
-  );
 in
 {
+  options.services.nextsycl.models.registry = mkOption {
+    type = types.str;
+    readOnly = true;
+    internal = true;
+    description = "The content of the registry that is made from the sources.";
+  };
   options.services.nextsycl.models.sources = mkOption {
     type = types.attrsOf (types.submodule source);
     default = { };
@@ -124,8 +130,13 @@ in
     description = "Models by id; with at least one of them the registry is made from this option alone and commands cannot change it.";
   };
 
-  config = lib.mkIf (cfg.sources != { }) {
-    services.nextsycl.settings.NS_REGISTRY = lib.mkDefault "${registry}";
+  config = {
+    services.nextsycl.models.registry = builtins.toJSON {
+      models = lib.mapAttrsToList entry cfg.sources;
+    };
+    services.nextsycl.settings = lib.mkIf (cfg.sources != { }) {
+      NS_REGISTRY = lib.mkDefault "${pkgs.writeText "nextsycl-models.json" cfg.registry}";
+    };
     assertions = lib.concatLists (
       lib.mapAttrsToList (id: s: [
         {
