@@ -131,7 +131,8 @@ in
           message = "services.nextsycl.group is ${cfg.group}: declare users.groups.${cfg.group}.";
         }
         {
-          assertion = cfg.environmentFile == null || !lib.hasPrefix builtins.storeDir "${cfg.environmentFile}";
+          assertion =
+            cfg.environmentFile == null || !lib.hasPrefix builtins.storeDir "${cfg.environmentFile}";
           message = "services.nextsycl.environmentFile is in the store, where everybody can read it: give the path as a string.";
         }
       ];

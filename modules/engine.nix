@@ -26,7 +26,7 @@ let
   isServer = spec ? port;
   path = "services.nextsycl.${kind}";
 
-  serverOptions = name: config: {
+  serverOptions = config: {
     host = mkOption {
       type = types.str;
       default = "127.0.0.1";
@@ -99,7 +99,7 @@ let
   };
 
   instance =
-    { name, config, ... }:
+    { config, ... }:
     {
       options = lib.foldl' lib.recursiveUpdate { } [
         {
@@ -151,7 +151,7 @@ let
             description = "Most memory of the host that the service may use (MemoryMax).";
           };
         }
-        (lib.optionalAttrs isServer (serverOptions name config))
+        (lib.optionalAttrs isServer (serverOptions config))
         (lib.optionalAttrs spec.gpu gpuOptions)
         options
       ];
@@ -191,7 +191,8 @@ let
   unitOf = name: "nextsycl-${kind}-${name}";
   enabled = lib.filterAttrs (_: e: e.enable) cfg.${kind};
   activated = lib.filterAttrs (_: e: isServer && !e.autoStart) enabled;
-  forUnits = f: instances: lib.mapAttrs' (name: e: lib.nameValuePair (unitOf name) (f name e)) instances;
+  forUnits =
+    f: instances: lib.mapAttrs' (name: e: lib.nameValuePair (unitOf name) (f name e)) instances;
 
   arguments =
     name: e:

@@ -28,7 +28,8 @@ rec {
   # Directories in unit files: nothing that systemd would read as something else.
   isPlain = dir: builtins.match "(/[^/[:space:]:%\"'\\]+)+" dir != null;
   # An address in numbers, and with its port as a socket unit takes it.
-  isAddress = host: builtins.match "[0-9]+(\\.[0-9]+){3}|\\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.]*]?" host != null;
+  isAddress =
+    host: builtins.match "[0-9]+(\\.[0-9]+){3}|\\[?[0-9a-fA-F:.]*:[0-9a-fA-F:.]*]?" host != null;
   address =
     { host, port, ... }:
     let

@@ -38,11 +38,12 @@ let
   };
   service = config: config.systemd.services.nextsycl-llm-main;
   command = config: (service config).serviceConfig.ExecStart;
-  has = words: config: lib.hasInfix (" " + lib.concatMapStringsSep " " builtins.toJSON words) (command config);
+  has =
+    words: config:
+    lib.hasInfix (" " + lib.concatMapStringsSep " " builtins.toJSON words) (command config);
   sandbox = config: (service config).serviceConfig;
   rules = config: config.systemd.tmpfiles.settings."10-nextsycl";
-  runs =
-    config: package: lib.hasPrefix "${lib.getExe package} " (command config);
+  runs = config: package: lib.hasPrefix "${lib.getExe package} " (command config);
   registry =
     services:
     builtins.fromJSON (
@@ -289,8 +290,9 @@ let
       [ "--opt-kv=f16" ]
       [ "--opt-fast=1" ]
     ];
-    "flags of the user come last, with systemd's signs escaped" =
-      lib.hasSuffix ''"--cors" "a b$$c"'' (command full);
+    "flags of the user come last, with systemd's signs escaped" = lib.hasSuffix ''"--cors" "a b$$c"'' (
+      command full
+    );
     "settings are environment, with systemd's signs escaped" =
       let
         e = (service full).environment;
@@ -314,7 +316,8 @@ let
       (sandbox plain).Type == "notify"
       && (sandbox plain).TimeoutStopSec == 90
       && (sandbox plain).Restart == "on-failure";
-    "a device without room is no reason to start again" = lib.elem 75 (sandbox plain).RestartPreventExitStatus;
+    "a device without room is no reason to start again" = lib.elem 75 (sandbox plain)
+    .RestartPreventExitStatus;
     "drivers may compile: no MemoryDenyWriteExecute" = (sandbox plain).MemoryDenyWriteExecute == false;
     "the card and nothing else of /dev" =
       (sandbox plain).DeviceAllow == [ "char-drm rw" ]
@@ -356,7 +359,9 @@ let
       plain.hardware.graphics.enable && lib.length plain.hardware.graphics.extraPackages == 2;
     "no driver where it is not wanted" =
       !(eval (llm { } // { driver.enable = false; })).hardware.graphics.enable;
-    "the tools are commands of the host" = lib.any (p: lib.getName p == "nextsycl-llm") plain.environment.systemPackages;
+    "the tools are commands of the host" = lib.any (
+      p: lib.getName p == "nextsycl-llm"
+    ) plain.environment.systemPackages;
 
     "directories of the default" =
       (sandbox plain).StateDirectory == "nextsycl"
@@ -367,17 +372,19 @@ let
     "directories elsewhere are made with their owner and may be written" =
       !((sandbox elsewhere) ? StateDirectory)
       && !((sandbox elsewhere) ? CacheDirectory)
-      && (sandbox elsewhere).ReadWritePaths == [
-        "/data/x"
-        "/data/cache"
-      ]
+      &&
+        (sandbox elsewhere).ReadWritePaths == [
+          "/data/x"
+          "/data/cache"
+        ]
       && (rules elsewhere)."/data/x".d.user == "nextsycl"
       && (rules elsewhere)."/data/cache".d.user == "nextsycl"
       && (sandbox elsewhere).WorkingDirectory == "/data/x"
       && elsewhere.users.users.nextsycl.home == "/data/x"
       && (service elsewhere).environment.NS_REGISTRY == "/data/x/models.json"
       && (service elsewhere).environment.SYCL_CACHE_DIR == "/data/cache/sycl";
-    "a unit waits for the disks of its directories" = lib.elem "/data/x" (service elsewhere).unitConfig.RequiresMountsFor;
+    "a unit waits for the disks of its directories" = lib.elem "/data/x" (service elsewhere)
+    .unitConfig.RequiresMountsFor;
     "caches are where the unit may write" =
       (service plain).environment.SYCL_CACHE_DIR == "/var/cache/nextsycl/sycl"
       && (service plain).environment.NEO_CACHE_DIR == "/var/cache/nextsycl/neo";
@@ -459,9 +466,11 @@ let
     "an odd device is refused" = refused "it takes gpu, gpu:N or cpu" (llm {
       device = "card0";
     });
-    "a setting with an option of its own is refused" = refused "set services.nextsycl.llm.main.port instead" (llm {
-      settings.NS_PORT = 1;
-    });
+    "a setting with an option of its own is refused" =
+      refused "set services.nextsycl.llm.main.port instead"
+        (llm {
+          settings.NS_PORT = 1;
+        });
     "a setting that is none is refused" = refused "settings are called NS_" (
       llm { } // { settings.port = 1; }
     );
@@ -475,10 +484,24 @@ let
     "a setting is one line" = refused "is one line" (llm {
       settings.NS_NAME = "a\nb";
     });
-    "an unknown option is refused" = fails (eval (llm { prot = 1; })).systemd.services;
-    "an unknown option of the whole is refused" = fails (eval { frontDoor.enable = true; }).systemd.services;
-    "a wrong type is refused" = fails (eval (llm { port = "8085"; })).systemd.services;
-    "a port out of range is refused" = fails (eval (llm { port = 65536; })).systemd.services;
+    "an unknown option is refused" =
+      fails
+        (eval (llm {
+          prot = 1;
+        })).systemd.services;
+    "an unknown option of the whole is refused" =
+      fails
+        (eval { frontDoor.enable = true; }).systemd.services;
+    "a wrong type is refused" =
+      fails
+        (eval (llm {
+          port = "8085";
+        })).systemd.services;
+    "a port out of range is refused" =
+      fails
+        (eval (llm {
+          port = 65536;
+        })).systemd.services;
 
     "systemd listens for a server that is not started" =
       (service activated).wantedBy == [ ]
@@ -539,9 +562,9 @@ let
     "a fetched model is a file in the store" =
       builtins.match "${builtins.storeDir}/[a-z0-9]{32}-one.gguf" (entry "one").file != null;
     "a split model is a directory with its parts" =
-      builtins.match "${builtins.storeDir}/[a-z0-9]{32}-nextsycl-model-split/s-00001-of-00002.gguf" (entry "split")
-      .file != null;
-    "the directory of a source is one that the unit waits for" = lib.elem "/data" (service withSources).unitConfig.RequiresMountsFor;
+      lib.hasSuffix "-nextsycl-model-split/s-00001-of-00002.gguf" (entry "split").file;
+    "the directory of a source is one that the unit waits for" = lib.elem "/data" (service withSources)
+    .unitConfig.RequiresMountsFor;
     "a source needs a file or a fetch" = refused "set either file or fetch" (
       llm { } // { models.sources.x = { }; }
     );
@@ -555,9 +578,8 @@ let
       }
     );
 
-    "the next tool's ports are compared with this one's" = lib.any (lib.hasInfix "both listen on port 8085") (
-      refusals image
-    );
+    "the next tool's ports are compared with this one's" =
+      lib.any (lib.hasInfix "both listen on port 8085") (refusals image);
     "the next tool's unit is like this one's" =
       image.systemd.services.nextsycl-image-x.serviceConfig.DeviceAllow == [ "char-drm rw" ];
     "a tool without card and port has neither" =

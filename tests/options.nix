@@ -28,7 +28,8 @@ let
   ) listed;
 in
 assert lib.assertMsg (lib.length listed > 30) "the options were not found";
-assert lib.assertMsg (poor == [ ]) "not described in a sentence: ${lib.concatMapStringsSep ", " (o: o.name) poor}";
+assert lib.assertMsg (poor == [ ])
+  "not described in a sentence: ${lib.concatMapStringsSep ", " (o: o.name) poor}";
 runCommand "options-page"
   {
     committed = ../docs/options.md;

@@ -12,7 +12,9 @@ let
     nextsycl = self;
   };
   inherit (outputs.nixosConfigurations.host) config;
-  wrong = lib.filter (a: !a.assertion && lib.hasPrefix "services.nextsycl" a.message) config.assertions;
+  wrong = lib.filter (
+    a: !a.assertion && lib.hasPrefix "services.nextsycl" a.message
+  ) config.assertions;
   service = config.systemd.services.nextsycl-llm-main;
   inherit (config.services.nextsycl.llm.main) package model;
 in

@@ -11,7 +11,9 @@ let
   host =
     services:
     let
-      wrong = lib.filter (a: !a.assertion && lib.hasPrefix "services.nextsycl" a.message) config.assertions;
+      wrong = lib.filter (
+        a: !a.assertion && lib.hasPrefix "services.nextsycl" a.message
+      ) config.assertions;
       config = evaluated services;
     in
     assert lib.assertMsg (wrong == [ ]) (lib.concatMapStringsSep "; " (a: a.message) wrong);
@@ -82,8 +84,7 @@ let
       };
     };
   };
-  ours =
-    config: lib.filterAttrs (name: _: lib.hasPrefix "nextsycl-" name) config.systemd.units;
+  ours = config: lib.filterAttrs (name: _: lib.hasPrefix "nextsycl-" name) config.systemd.units;
   # The long flags of a service's command line, for the program that gets them.
   flags =
     service:

@@ -61,9 +61,9 @@ let
             + concatStringsSep space (
               lib.mapAttrsToList (
                 n: x:
-                "${if match "[a-zA-Z_][a-zA-Z0-9_'-]*" n != null then n else lib.escapeNixString n} = ${
-                  go "${indent}  " x
-                };"
+                "${
+                  if match "[a-zA-Z_][a-zA-Z0-9_'-]*" n != null then n else lib.escapeNixString n
+                } = ${go "${indent}  " x};"
               ) v
             )
             + end
