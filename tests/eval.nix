@@ -400,6 +400,7 @@ let
       (sandbox home).ProtectHome == "tmpfs"
       && (sandbox home).BindReadOnlyPaths == [ "-/home/alice/models" ]
       && (rules home)."/home/alice/models".d.user == ":nextsycl"
+      && (rules home)."/home/alice/models".d.mode == ":0750"
       && refusals home == [ ];
     "a model file below /root too" =
       (sandbox homeFile).ProtectHome == "tmpfs"
