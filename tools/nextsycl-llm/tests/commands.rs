@@ -64,6 +64,8 @@ fn documented_flags_parse_in_both_forms() {
         "--max-tokens 9",
         "--keep-requests 5",
         "--socket s.sock",
+        "--idle-exit 600",
+        "--wait-device 60",
     ];
     let cases: &[(&[&str], &[&[&str]])] = &[
         (&["run", "--model", "nope", "hi"], &[device, sample, &["--system x", "--ctx 512", "--max-tokens 5"]]),
@@ -229,6 +231,9 @@ fn bad_values_are_usage_errors() {
         &["bench", "--prompt", "5"],
         &["bench", "--offline", "x", "--sizes", "5"],
         &["run", "  "],
+        &["serve", "--idle-exit", "soon"],
+        &["serve", "--wait-device", "-1"],
+        &["devices", "--device", "toaster"],
     ] {
         let ran = world.run(args);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{args:?}: {}", ran.err);
