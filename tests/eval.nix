@@ -76,7 +76,7 @@ let
     ];
     opts = {
       kv = "f16";
-      fast = true;
+      graph = true;
     };
     limits.memory = "48G";
     limits.memlock = "8G";
@@ -288,7 +288,7 @@ let
         "512,1024"
       ]
       [ "--opt-kv=f16" ]
-      [ "--opt-fast=1" ]
+      [ "--opt-graph=1" ]
     ];
     "flags of the user come last, with systemd's signs escaped" = lib.hasSuffix ''"--cors" "a b$$c"'' (
       command full
