@@ -76,7 +76,7 @@ let
     ];
     opts = {
       kv = "f16";
-      fast = true;
+      graph = true;
     };
     limits.memory = "48G";
     limits.memlock = "8G";
@@ -288,7 +288,7 @@ let
         "512,1024"
       ]
       [ "--opt-kv=f16" ]
-      [ "--opt-fast=1" ]
+      [ "--opt-graph=1" ]
     ];
     "flags of the user come last, with systemd's signs escaped" = lib.hasSuffix ''"--cors" "a b$$c"'' (
       command full
@@ -400,6 +400,7 @@ let
       (sandbox home).ProtectHome == "tmpfs"
       && (sandbox home).BindReadOnlyPaths == [ "-/home/alice/models" ]
       && (rules home)."/home/alice/models".d.user == ":nextsycl"
+      && (rules home)."/home/alice/models".d.mode == ":0750"
       && refusals home == [ ];
     "a model file below /root too" =
       (sandbox homeFile).ProtectHome == "tmpfs"

@@ -85,14 +85,12 @@ let
     };
   };
   ours = config: lib.filterAttrs (name: _: lib.hasPrefix "nextsycl-" name) config.systemd.units;
-  # The long flags of a service's command line, for the program that gets them.
+  # The flags of a service's command line: `--flag`, and `--opt-name` of the engine's options.
   flags =
     service:
     lib.unique (
-      lib.filter (word: builtins.match "--[a-z-]+" word != null && !lib.hasPrefix "--opt-" word) (
-        map (word: lib.removePrefix "\"" (lib.removeSuffix "\"" word)) (
-          lib.splitString " " service.serviceConfig.ExecStart
-        )
+      map (word: lib.head (lib.splitString "=" (lib.removePrefix "\"" (lib.removeSuffix "\"" word)))) (
+        lib.filter (lib.hasPrefix "\"--") (lib.splitString " " service.serviceConfig.ExecStart)
       )
     );
   services =
@@ -108,8 +106,9 @@ let
     verify ${name}
     secure ${name}
     ${lib.concatStrings (
-      lib.mapAttrsToList (_: service: ''
+      lib.mapAttrsToList (unit: service: ''
         knows ${lib.escapeShellArg (lib.head (lib.splitString " " service.serviceConfig.ExecStart))} ${lib.escapeShellArgs (flags service)}
+        starts ${name}/${unit}.service
       '') (services config)
     )}
   '';
@@ -137,20 +136,30 @@ runCommand "units" { nativeBuildInputs = [ systemd ]; } ''
         fi
       done
     }
-    # knows PROGRAM FLAG...: the program's help names each flag
+    # knows PROGRAM FLAG...: the program's help or its engines name each flag
     knows() {
       local program=$1 flag
       shift
       [ $# -gt 3 ] || { echo "the flags of $program were not found"; return 1; }
       "$program" serve --help > help
+      "$program" engines >> help
       for flag; do
         grep -qE -- "(^|[ ,])$flag([ =]|$)" help || { echo "$program serve does not know $flag"; return 1; }
       done
     }
+    # starts UNIT: where its model is missing, the program gets as far as looking for it (exit code 4; 2 is bad usage)
+    starts() {
+      local line model code=0
+      line=$(sed -n 's/^ExecStart=//p' "$1")
+      model=$(echo "$line" | sed -n 's/.*"--model" "\(\/[^"]*\)".*/\1/p')
+      [ -n "$model" ] || return 0
+      bash -c "$line" > said 2>&1 || code=$?
+      [ $code = 4 ] && grep -qF "$model" said || { echo "$1: exit code $code:"; cat said; return 1; }
+    }
     ${lib.concatStrings (lib.mapAttrsToList (name: services: check name (host services)) hosts)}
 
     echo "== what must be refused"
-    mkdir bad && cp plain/*.service bad/
+    mkdir bad && install -m644 plain/*.service bad/
     sed -i 's/^Type=/Nonsense=1\nType=/' bad/*.service
     if verify bad; then echo "a unit with an unknown key passed"; exit 1; fi
     grep -vE '^(Protect|Restrict|System|Capability|Private|Device)' plain/nextsycl-llm-main.service > bad/nextsycl-llm-main.service
@@ -159,5 +168,7 @@ runCommand "units" { nativeBuildInputs = [ systemd ]; } ''
       echo "an unknown flag passed"
       exit 1
     fi
+    sed 's/"serve"/"serve" "--no-such-flag"/' plain/nextsycl-llm-main.service > bad/nextsycl-llm-main.service
+    if starts bad/nextsycl-llm-main.service; then echo "bad usage passed"; exit 1; fi
   } 2>&1 | tee "$out"
 ''
