@@ -5,6 +5,8 @@ mod common;
 
 use common::World;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 const COMMANDS: &[&str] = &[
@@ -64,6 +66,8 @@ fn documented_flags_parse_in_both_forms() {
         "--max-tokens 9",
         "--keep-requests 5",
         "--socket s.sock",
+        "--idle-exit 600",
+        "--wait-device 60",
     ];
     let cases: &[(&[&str], &[&[&str]])] = &[
         (&["run", "--model", "nope", "hi"], &[device, sample, &["--system x", "--ctx 512", "--max-tokens 5"]]),
@@ -229,10 +233,113 @@ fn bad_values_are_usage_errors() {
         &["bench", "--prompt", "5"],
         &["bench", "--offline", "x", "--sizes", "5"],
         &["run", "  "],
+        &["serve", "--idle-exit", "soon"],
+        &["serve", "--wait-device", "-1"],
+        &["devices", "--device", "toaster"],
     ] {
         let ran = world.run(args);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{args:?}: {}", ran.err);
         assert!(!ran.err.is_empty());
     }
     assert_eq!(world.run_with(&["run"], "\n").code, 2);
+}
+
+/// Runs the program as a user who owns nothing here: as root by giving up root, else as oneself.
+fn as_somebody(world: &World, args: &[&str]) -> common::Ran {
+    let mut command = world.command(args);
+    if rustix::process::geteuid().is_root() {
+        // The program's own folder may be closed to others.
+        let copy = world.path("program");
+        if !copy.exists() {
+            std::fs::copy(command.get_program(), &copy).unwrap();
+        }
+        let mut other = std::process::Command::new(copy);
+        other.args(args).current_dir("/").uid(65534).gid(65534);
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => other.env(name, value),
+                None => other.env_remove(name),
+            };
+        }
+        command = other;
+    }
+    common::ran(&command.output().unwrap())
+}
+
+/// G05: the folder that blocks is named, though it is far above the model, with what to do.
+#[test]
+fn a_folder_that_blocks_is_named() {
+    let world = World::new();
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for folder in ["", "home", "run", "bundled"] {
+        mode(&world.path(folder), 0o755);
+    }
+    let file = world.write("data/closed/models/m.gguf", "x");
+    let link = world.path("link.gguf");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    world.write("home/.config/nextsycl/models.json", format!(r#"{{"models": [{{"id": "m", "file": {file:?}}}]}}"#));
+    let user = as_somebody(&world, &["info", "/"]).err;
+    assert!(user.contains("a folder"), "{user}");
+    let told = |args: &[&str]| {
+        let ran = as_somebody(&world, args);
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+        world.masked(&ran.err)
+    };
+    let closed = world.path("data/closed");
+    mode(&closed, 0o600);
+    for (args, name) in [
+        (["info", file.to_str().unwrap()], "DIR/data/closed/models/m.gguf"),
+        (["serve", "m"], "DIR/data/closed/models/m.gguf"),
+        (["info", link.to_str().unwrap()], "DIR/link.gguf"),
+    ] {
+        let text = told(&args);
+        let (start, rest) = text.split_once(" by the user ").unwrap();
+        assert_eq!(
+            start,
+            format!("nextsycl-llm: the model {name} cannot be opened: DIR/data/closed may not be entered")
+        );
+        assert!(
+            rest.ends_with(
+                ". Give it the right to pass (chmod o+x DIR/data/closed), or keep the models in another folder\n"
+            ),
+            "{rest}"
+        );
+    }
+    mode(&closed, 0o755);
+    mode(&file, 0o000);
+    let text = told(&["info", file.to_str().unwrap()]);
+    assert!(text.contains(": DIR/data/closed/models/m.gguf may not be read by the user "), "{text}");
+    mode(&file, 0o644);
+    let text = told(&["info", file.to_str().unwrap()]);
+    assert!(!text.contains("may not"), "{text}");
+    mode(&world.path("bundled"), 0o000);
+    let text = told(&["serve"]);
+    assert!(text.contains("DIR/bundled may not be listed by the user "), "{text}");
+}
+
+/// A state folder that is somebody else's is named.
+#[test]
+fn a_closed_state_folder_is_named() {
+    let world = World::new();
+    for folder in ["", "home", "run", "bundled"] {
+        std::fs::set_permissions(world.path(folder), std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let from = std::env::var_os("NS_BUNDLED").expect("NS_BUNDLED names the folder with the default model");
+    let model = std::fs::read_dir(from).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_file()).unwrap();
+    let copy = world.path("bundled/m.gguf");
+    std::fs::copy(model, copy).unwrap();
+    world.write("home/.local/state/nextsycl/nextsycl.log", "old");
+    for closed in ["home/.local/state/nextsycl", "home/.local/state"] {
+        if !closed.ends_with("nextsycl") {
+            std::fs::remove_dir_all(world.path("home/.local/state/nextsycl")).unwrap();
+        }
+        std::fs::set_permissions(world.path(closed), std::fs::Permissions::from_mode(0o555)).unwrap();
+        let ran = as_somebody(&world, &["start"]);
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+        assert!(world.masked(&ran.err).contains("DIR/home/.local/state/nextsycl"), "{}", ran.err);
+        assert!(ran.err.contains("ermission denied"), "{}", ran.err);
+        std::fs::set_permissions(world.path(closed), std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
 }

@@ -56,6 +56,8 @@ impl World {
             .env("NS_BUNDLED", self.path("bundled"))
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_STATE_HOME")
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("LISTEN_PID")
             .stdin(Stdio::null());
         command
     }
