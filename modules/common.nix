@@ -92,10 +92,17 @@ in
       internal = true;
       description = "The enabled services of all tools, for checks across them.";
     };
+    checks = mkOption {
+      type = types.listOf types.raw;
+      default = [ ];
+      internal = true;
+      description = "Our part of `assertions`, by itself so that it can be read without the rest of a host.";
+    };
   };
 
   config = lib.mkIf (cfg.instances != [ ]) {
-    assertions =
+    assertions = cfg.checks;
+    services.nextsycl.checks =
       lib.concatMap (
         a:
         map (b: {

@@ -54,7 +54,7 @@ let
       type = types.nullOr types.ints.positive;
       default = if config.autoStart then null else 10;
       defaultText = lib.literalExpression "if config.${path}.<name>.autoStart then null else 10";
-      description = "Minutes without a request after which the service ends and frees the card, or null for never.";
+      description = "Minutes without a request after which the service ends and frees the card, or null for never; only where a connection starts it again.";
     };
   };
   gpuOptions = {
@@ -172,7 +172,7 @@ let
   fileOf =
     e:
     let
-      source = cfg.models.sources.${"${e.model}"}.file or null;
+      source = cfg.models.sources.${builtins.unsafeDiscardStringContext "${e.model}"}.file or null;
     in
     if source != null then "${source}" else modelOf e.model;
   isForeign =
@@ -312,6 +312,10 @@ let
         assertion = e.autoStart || values.isAddress e.host;
         message = "${at}.host is `${e.host}': systemd listens on addresses only. Set it to one, as 127.0.0.1, or set autoStart = true.";
       }
+      {
+        assertion = !e.autoStart || e.idleMinutes == null;
+        message = "${at}.idleMinutes: nothing would start the service again. Set autoStart = false, or leave idleMinutes away.";
+      }
     ]
     ++ lib.optionals spec.gpu (
       [
@@ -345,7 +349,7 @@ in
   };
 
   config = {
-    assertions = lib.concatLists (lib.mapAttrsToList assertionsOf enabled);
+    services.nextsycl.checks = lib.concatLists (lib.mapAttrsToList assertionsOf enabled);
     services.nextsycl.instances = lib.mapAttrsToList (
       name: e:
       {

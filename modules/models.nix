@@ -137,7 +137,7 @@ in
     services.nextsycl.settings = lib.mkIf (cfg.sources != { }) {
       NS_REGISTRY = lib.mkDefault "${pkgs.writeText "nextsycl-models.json" cfg.registry}";
     };
-    assertions = lib.concatLists (
+    services.nextsycl.checks = lib.concatLists (
       lib.mapAttrsToList (id: s: [
         {
           assertion = (s.file != null) != (s.fetch != [ ]);

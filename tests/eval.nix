@@ -20,15 +20,14 @@ let
       ++ extra;
     }).config;
   eval = extended [ ];
-  refusals =
-    config:
-    map (a: a.message) (
-      lib.filter (a: !a.assertion && lib.hasPrefix "services.nextsycl" a.message) config.assertions
-    );
+  failed = map (a: a.message);
+  refusals = config: failed (lib.filter (a: !a.assertion) config.services.nextsycl.checks);
   # A host is refused, with a message that has these words.
   refused = words: services: lib.any (lib.hasInfix words) (refusals (eval services));
   accepted = services: refusals (eval services) == [ ];
-  fails = value: !(builtins.tryEval (builtins.deepSeq value value)).success;
+  # A host does not evaluate at all.
+  fails = services: !(builtins.tryEval (builtins.deepSeq (ports (eval services)) true)).success;
+  ports = config: lib.mapAttrs (_: llm: llm.port) config.services.nextsycl.llm;
   llm = main: {
     llm.main = {
       enable = true;
@@ -40,7 +39,9 @@ let
   command = config: (service config).serviceConfig.ExecStart;
   has =
     words: config:
-    lib.hasInfix (" " + lib.concatMapStringsSep " " builtins.toJSON words) (command config);
+    lib.hasInfix (builtins.unsafeDiscardStringContext (
+      " " + lib.concatMapStringsSep " " builtins.toJSON words
+    )) (command config);
   sandbox = config: (service config).serviceConfig;
   rules = config: config.systemd.tmpfiles.settings."10-nextsycl";
   runs = config: package: lib.hasPrefix "${lib.getExe package} " (command config);
@@ -59,7 +60,6 @@ let
     openFirewall = true;
     device = "gpu:1";
     waitDevice = 90;
-    idleMinutes = 3;
     contexts = [
       512
       1024
@@ -280,10 +280,6 @@ let
         "90"
       ]
       [
-        "--idle-exit"
-        "180"
-      ]
-      [
         "--ctx"
         "512,1024"
       ]
@@ -392,6 +388,17 @@ let
       "--model"
       "/data/x/models/y.gguf"
     ] elsewhere;
+    "a model may be a package" =
+      has
+        [
+          "--model"
+          "${packages.nextsycl-model-smollm2}/x.gguf"
+        ]
+        (
+          eval (llm {
+            model = "${packages.nextsycl-model-smollm2}/x.gguf";
+          })
+        );
     "an id stays an id" = has [
       "--model"
       "here"
@@ -490,19 +497,16 @@ let
         (eval (llm {
           prot = 1;
         })).systemd.services;
-    "an unknown option of the whole is refused" =
-      fails
-        (eval { frontDoor.enable = true; }).systemd.services;
-    "a wrong type is refused" =
-      fails
-        (eval (llm {
-          port = "8085";
-        })).systemd.services;
-    "a port out of range is refused" =
-      fails
-        (eval (llm {
-          port = 65536;
-        })).systemd.services;
+    "an unknown option of the whole is refused" = fails (llm { } // { frontDoor.enable = true; });
+    "a wrong type is refused" = fails (llm {
+      port = "8085";
+    });
+    "a port out of range is refused" = fails (llm {
+      port = 65536;
+    });
+    "what is refused stops the whole system" = lib.any (
+      a: !a.assertion && lib.hasInfix "llm.main.model must be set" a.message
+    ) (eval { llm.main.enable = true; }).assertions;
 
     "systemd listens for a server that is not started" =
       (service activated).wantedBy == [ ]
@@ -514,7 +518,32 @@ let
         "--idle-exit"
         "600"
       ] activated
-      && !lib.hasInfix "--idle-exit" (command plain);
+      &&
+        has
+          [
+            "--idle-exit"
+            "180"
+          ]
+          (
+            eval (llm {
+              autoStart = false;
+              idleMinutes = 3;
+            })
+          )
+      && !lib.hasInfix "--idle-exit" (command plain)
+      && !lib.hasInfix "--idle-exit" (
+        command (
+          eval (llm {
+            autoStart = false;
+            idleMinutes = null;
+          })
+        )
+      );
+    "an end that nobody starts again is refused" =
+      refused "nothing would start the service again"
+        (llm {
+          idleMinutes = 3;
+        });
     "IPv6 in a socket unit" =
       (eval (llm {
         autoStart = false;

@@ -12,9 +12,7 @@ let
     nextsycl = self;
   };
   inherit (outputs.nixosConfigurations.host) config;
-  wrong = lib.filter (
-    a: !a.assertion && lib.hasPrefix "services.nextsycl" a.message
-  ) config.assertions;
+  wrong = lib.filter (a: !a.assertion) config.services.nextsycl.checks;
   service = config.systemd.services.nextsycl-llm-main;
   inherit (config.services.nextsycl.llm.main) package model;
 in

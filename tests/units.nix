@@ -11,9 +11,7 @@ let
   host =
     services:
     let
-      wrong = lib.filter (
-        a: !a.assertion && lib.hasPrefix "services.nextsycl" a.message
-      ) config.assertions;
+      wrong = lib.filter (a: !a.assertion) config.services.nextsycl.checks;
       config = evaluated services;
     in
     assert lib.assertMsg (wrong == [ ]) (lib.concatMapStringsSep "; " (a: a.message) wrong);

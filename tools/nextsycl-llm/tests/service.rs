@@ -7,6 +7,7 @@ use common::{World, await_true, device};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -352,4 +353,26 @@ fn no_room_has_its_own_exit_code() {
     assert!(ran.err.lines().last().unwrap().starts_with("nextsycl-llm: the model does not fit on "), "{}", ran.err);
     let ran = world.run(&["generate", file, "--device", &device, "--ctx", "16777216", "--prompt", "x"]);
     assert_eq!(ran.code, 75, "{}", ran.err);
+}
+
+/// A state folder that is somebody else's is named.
+#[test]
+fn a_closed_state_folder_is_named() {
+    let (_alone, world) = (alone(), World::open());
+    let from = std::env::var_os("NS_BUNDLED").expect("NS_BUNDLED names the folder with the default model");
+    let model = std::fs::read_dir(from).unwrap().map(|e| e.unwrap().path()).find(|p| p.is_file()).unwrap();
+    let copy = world.path("bundled/m.gguf");
+    std::fs::copy(model, copy).unwrap();
+    world.write("home/.local/state/nextsycl/nextsycl.log", "old");
+    for closed in ["home/.local/state/nextsycl", "home/.local/state"] {
+        if !closed.ends_with("nextsycl") {
+            std::fs::remove_dir_all(world.path("home/.local/state/nextsycl")).unwrap();
+        }
+        std::fs::set_permissions(world.path(closed), std::fs::Permissions::from_mode(0o555)).unwrap();
+        let ran = world.run_as_somebody(&["start"]);
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+        assert!(world.masked(&ran.err).contains("DIR/home/.local/state/nextsycl"), "{}", ran.err);
+        assert!(ran.err.contains("ermission denied"), "{}", ran.err);
+        std::fs::set_permissions(world.path(closed), std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
 }
