@@ -22,6 +22,12 @@ packages
   nocard = check ./nocard.nix;
   rust = check ./rust.nix;
 
+  # the modules
+  module-eval = check ./eval.nix;
+  units = check ./units.nix;
+  options = check ./options.nix;
+  template = check ./template.nix;
+
   # the text of the flake
   format = check ./format.nix;
 }

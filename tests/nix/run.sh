@@ -96,7 +96,7 @@ unset XDG_CACHE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR
 pkgs/nix/newer.sh "$top/build/nix/newer" > "$work/newer" 2>&1
 code=$?
 if [ $code = 0 ]; then
-  newer=$top/build/nix/newer/nix
+  newer=$top/build/nix/newer/bin/nix
   echo "  $("$newer" --version)"
   that "a newer Nix shows the flake" env NS_NIX="$newer" pkgs/nix/nix.sh flake show --all-systems
   that "a newer Nix evaluates every check" env NS_NIX="$newer" pkgs/nix/nix.sh check --no-build
