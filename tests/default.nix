@@ -19,6 +19,7 @@ packages
   arc-gate = check ./arc-gate.nix;
   kernels-reproducible = check ./kernels-reproducible.nix;
   launchers = check ./launchers.nix;
+  nocard = check ./nocard.nix;
   rust = check ./rust.nix;
 
   # the text of the flake
