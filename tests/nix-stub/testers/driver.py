@@ -10,6 +10,7 @@ SPDX-License-Identifier: MIT
 """
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -53,7 +54,7 @@ def retry(fn, timeout=900, timeout_seconds=None):
     while time.monotonic() < end:
         if fn(False):
             return
-        time.sleep(0.1)
+        time.sleep(0.3)
     if not fn(True):
         raise RequestedAssertionFailed(f"action timed out after {timeout_seconds or timeout} seconds")
 
@@ -68,6 +69,12 @@ def subtest(name):
         log(f"!!! subtest {name!r} failed: {error}")
         raise
     log(f"(finished: subtest: {name}, in {time.monotonic() - began:.2f} seconds)")
+
+
+def die_with_parent():
+    """In a child before its program: nothing stays when this driver is killed."""
+    if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL) != 0:  # PR_SET_PDEATHSIG
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def own_cgroup():
@@ -230,19 +237,24 @@ class Machine:
         with self.nested("starting"):
             self._write_etc()
             group = own_cgroup()
+            # Those of a driver that was killed.
+            for old in group.glob("machine-*-*"):
+                if not pathlib.Path("/proc", old.name.split("-")[1]).exists():
+                    self._remove_group(old)
             self.group = group / f"machine-{os.getpid()}-{self.name}"
             self.group.mkdir()
-            self.process = subprocess.Popen(["bash", self.starter, self.folder, self.group], stdin=subprocess.DEVNULL, start_new_session=True)
+            self.process = subprocess.Popen(["bash", self.starter, self.folder, self.group], stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent)
             self.init = self._find_init()
 
             def ready(_):
                 self._alive()
-                return self._inside(["systemctl", "is-system-running"])[1].strip() in ("running", "degraded")
+                return self._inside(["sh", "-c", "systemctl is-system-running 2> /dev/null"])[1].strip() in ("running", "degraded")
 
             retry(ready, timeout=300)
             self.journal = subprocess.Popen(
-                # Not in the machine's process numbers: a shutdown waits for everything that runs inside.
-                [*self._enter("--mount"), "journalctl", "--follow", "--lines=all", "--output=short-monotonic", "--no-hostname"],
+                # From outside: a shutdown waits for everything that runs inside.
+                ["journalctl", f"--directory=/proc/{self.init}/root/run/log/journal", "--follow", "--lines=all",
+                 "--output=short-monotonic", "--no-hostname"],  # fmt: skip
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -275,9 +287,9 @@ class Machine:
             time.sleep(0.02)
         raise RequestedAssertionFailed(f"{self.name} did not start")
 
-    def _enter(self, namespaces="--all"):
+    def _enter(self):
         path = ":".join([*(f"{folder}/bin" for folder in self.spec["path"]), "/usr/bin", "/usr/sbin"])
-        return ["nsenter", f"--target={self.init}", namespaces, f"--root=/proc/{self.init}/root", f"--wd=/proc/{self.init}/root",
+        return ["nsenter", f"--target={self.init}", "--all", f"--root=/proc/{self.init}/root", f"--wd=/proc/{self.init}/root",
                 "env", "-i", f"PATH={path}", "HOME=/root", "USER=root", "LC_ALL=C.UTF-8"]  # fmt: skip
 
     def _inside(self, command, timeout=900):
@@ -300,6 +312,12 @@ class Machine:
         self.log("forced crash")
         self._end()
 
+    @staticmethod
+    def _remove_group(group):
+        for folder, _, _ in os.walk(group, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
     def _end(self):
         """Leaves nothing of the machine: its processes, its control groups."""
         if self.process is None:
@@ -312,9 +330,7 @@ class Machine:
             self.journal.wait()
         end = time.monotonic() + 30
         while self.group.exists():
-            for folder, _, _ in os.walk(self.group, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
+            self._remove_group(self.group)
             if time.monotonic() > end:
                 raise RequestedAssertionFailed(f"{self.group} has still processes")
             time.sleep(0.05)
