@@ -37,6 +37,8 @@ stdenv.mkDerivation {
     runHook postInstall
   '';
   dontPatchELF = true;
+  # a program takes the runtime alone
+  disallowedReferences = [ nextsycl-oneapi ];
   meta = {
     description = "SYCL kernels for Intel Arc GPUs, as files and as C libraries";
     license = lib.licenses.mit;

@@ -22,6 +22,8 @@ stdenv.mkDerivation {
   '';
   # their search path names a folder that the packages of the tools bring
   dontPatchELF = true;
+  # a program takes the runtime alone
+  disallowedReferences = [ nextsycl-oneapi ];
   meta = {
     description = "C interface over the SYCL runtime";
     license = lib.licenses.mit;

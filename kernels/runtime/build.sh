@@ -9,7 +9,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=$(cd "$1" && pwd); mkdir -p "$2/.objects"; out=$(cd "$2" && pwd); what=${3:-all}
 objects=$out/.objects
-flags="-std=c++20 -O2 -g0 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -Wall -Wextra -I$here -isystem $prefix/include -isystem $prefix/include/sycl -ffile-prefix-map=$here=. -DCL_TARGET_OPENCL_VERSION=300"
+flags="-std=c++20 -O2 -g0 -fPIC -fvisibility=hidden -fvisibility-inlines-hidden -Wall -Wextra -I$here -isystem $prefix/include -isystem $prefix/include/sycl -ffile-prefix-map=$here=. -ffile-prefix-map=$prefix=oneapi -DCL_TARGET_OPENCL_VERSION=300"
 link="-shared -Wl,-z,defs -Wl,-z,now -Wl,--as-needed -Wl,--enable-new-dtags -Wl,--version-script=$here/libns_sycl.map -L$prefix/lib -L$out -Wl,-rpath-link,$prefix/lib:$out"
 
 # stale FILE.cpp: is the object missing or older than the source or a header?

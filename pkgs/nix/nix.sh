@@ -88,23 +88,23 @@ for wheel in json.load(open(sys.argv[1]))["wheels"]: print(wheel["sha256"], whee
 
 # The stand-in, with what this machine has beside it. Evaluation is pure, so nothing may come from the environment.
 stand_in() {
-  local ocloc formatters=$work/formatters rustup cargo
-  ocloc=$(command -v ocloc) || {
+  local ocloc iga64 formatters=$work/formatters unpacked=$top/build/debian/ocloc rustup cargo
+  if ! ocloc=$(command -v ocloc) || ! iga64=$(command -v iga64); then
     # shellcheck disable=SC2046 # one package a word
-    "$top/pkgs/debian/fetch.sh" "$top/build/debian/ocloc" $(cat "$top/pkgs/debian/ocloc.packages") ||
+    "$top/pkgs/debian/fetch.sh" "$unpacked" $(cat "$top/pkgs/debian/ocloc.packages") ||
       fail "the compiler for Intel GPUs (ocloc) cannot be had here, see above: the kernels' package needs it"
-    ocloc="$top/build/debian/ocloc/run ocloc"
-  }
+    ocloc="$unpacked/run ocloc" iga64="$unpacked/run iga64"
+  fi
   "$here/formatters.sh" "$formatters"
   rustup=${RUSTUP_HOME:-$HOME/.rustup}
   cargo=$(dirname "$(rustup which cargo 2> /dev/null || command -v cargo)")
   rm -rf "$work/stand-in.new"
   cp -r "$top/tests/nix-stub" "$work/stand-in.new"
-  python3 - "$cargo" "$rustup" "$ocloc" "$formatters/bin" << 'PY' > "$work/stand-in.new/host.json"
+  python3 - "$cargo" "$rustup" "$ocloc" "$iga64" "$formatters/bin" << 'PY' > "$work/stand-in.new/host.json"
 import json, sys
-cargo, rustup, ocloc, formatters = sys.argv[1:]
+cargo, rustup, ocloc, iga64, formatters = sys.argv[1:]
 path = f"{cargo}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-print(json.dumps({"path": path, "rustup": rustup, "ocloc": ocloc, "nixfmt": f"{formatters}/nixfmt", "deadnix": f"{formatters}/deadnix"}))
+print(json.dumps({"path": path, "rustup": rustup, "ocloc": ocloc, "iga64": iga64, "nixfmt": f"{formatters}/nixfmt", "deadnix": f"{formatters}/deadnix"}))
 PY
   rm -rf "$work/stand-in"
   mv "$work/stand-in.new" "$work/stand-in"

@@ -11,7 +11,8 @@ in
 callPackage ./prefix.nix {
   pname = "nextsycl-oneapi-rt";
   description =
-    "Intel oneAPI runtime, from the published wheels" + lib.optionalString cpuDevice ", with the CPU device";
+    "Intel oneAPI runtime, from the published wheels"
+    + lib.optionalString cpuDevice ", with the CPU device";
   uses = [ "rt" ] ++ lib.optional cpuDevice "cpu";
   dropped = lock.dropped.runtime;
 }

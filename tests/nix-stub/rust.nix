@@ -54,21 +54,26 @@ mkDerivation (
       mkdir -p "$CARGO_HOME"
       printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' ${vendor} > "$CARGO_HOME/config.toml"
     '';
-    buildPhase = attrs.buildPhase or ''
-      runHook preBuild
-      cargo build --release --frozen --offline -j "$NIX_BUILD_CORES" ${buildFlags}
-      runHook postBuild
-    '';
+    buildPhase =
+      attrs.buildPhase or ''
+        runHook preBuild
+        cargo build --release --frozen --offline -j "$NIX_BUILD_CORES" ${buildFlags}
+        runHook postBuild
+      '';
     doCheck = attrs.doCheck or true;
-    checkPhase = attrs.checkPhase or ''
-      runHook preCheck
-      cargo test --release --frozen --offline -j "$NIX_BUILD_CORES" ${testFlags} -- ${words (attrs.checkFlags or [ ])}
-      runHook postCheck
-    '';
-    installPhase = attrs.installPhase or ''
-      runHook preInstall
-      find target/release -maxdepth 1 -type f -executable -exec install -Dm755 -t "$out/bin" {} +
-      runHook postInstall
-    '';
+    checkPhase =
+      attrs.checkPhase or ''
+        runHook preCheck
+        cargo test --release --frozen --offline -j "$NIX_BUILD_CORES" ${testFlags} -- ${
+          words (attrs.checkFlags or [ ])
+        }
+        runHook postCheck
+      '';
+    installPhase =
+      attrs.installPhase or ''
+        runHook preInstall
+        find target/release -maxdepth 1 -type f -executable -exec install -Dm755 -t "$out/bin" {} +
+        runHook postInstall
+      '';
   }
 )

@@ -5,6 +5,7 @@ mod common;
 
 use common::World;
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 const COMMANDS: &[&str] = &[
@@ -64,6 +65,8 @@ fn documented_flags_parse_in_both_forms() {
         "--max-tokens 9",
         "--keep-requests 5",
         "--socket s.sock",
+        "--idle-exit 600",
+        "--wait-device 60",
     ];
     let cases: &[(&[&str], &[&[&str]])] = &[
         (&["run", "--model", "nope", "hi"], &[device, sample, &["--system x", "--ctx 512", "--max-tokens 5"]]),
@@ -229,10 +232,63 @@ fn bad_values_are_usage_errors() {
         &["bench", "--prompt", "5"],
         &["bench", "--offline", "x", "--sizes", "5"],
         &["run", "  "],
+        &["serve", "--idle-exit", "soon"],
+        &["serve", "--wait-device", "-1"],
+        &["devices", "--device", "toaster"],
     ] {
         let ran = world.run(args);
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{args:?}: {}", ran.err);
         assert!(!ran.err.is_empty());
     }
     assert_eq!(world.run_with(&["run"], "\n").code, 2);
+}
+
+/// G05: the folder that blocks is named, though it is far above the model, with what to do.
+#[test]
+fn a_folder_that_blocks_is_named() {
+    let world = World::open();
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let file = world.write("data/closed/models/m.gguf", "x");
+    let link = world.path("link.gguf");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    world.write("home/.config/nextsycl/models.json", format!(r#"{{"models": [{{"id": "m", "file": {file:?}}}]}}"#));
+    let user = world.run_as_somebody(&["info", "/"]).err;
+    assert!(user.contains("a folder"), "{user}");
+    let told = |args: &[&str]| {
+        let ran = world.run_as_somebody(args);
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+        world.masked(&ran.err)
+    };
+    let closed = world.path("data/closed");
+    mode(&closed, 0o600);
+    for (args, name) in [
+        (["info", file.to_str().unwrap()], "DIR/data/closed/models/m.gguf"),
+        (["serve", "m"], "DIR/data/closed/models/m.gguf"),
+        (["info", link.to_str().unwrap()], "DIR/link.gguf"),
+    ] {
+        let text = told(&args);
+        let (start, rest) = text.split_once(" by the user ").unwrap();
+        assert_eq!(
+            start,
+            format!("nextsycl-llm: the model {name} cannot be opened: DIR/data/closed may not be entered")
+        );
+        assert!(
+            rest.ends_with(
+                ". Give it the right to pass (chmod o+x DIR/data/closed), or keep the models in another folder\n"
+            ),
+            "{rest}"
+        );
+    }
+    mode(&closed, 0o755);
+    mode(&file, 0o000);
+    let text = told(&["info", file.to_str().unwrap()]);
+    assert!(text.contains(": DIR/data/closed/models/m.gguf may not be read by the user "), "{text}");
+    mode(&file, 0o644);
+    let text = told(&["info", file.to_str().unwrap()]);
+    assert!(!text.contains("may not"), "{text}");
+    mode(&world.path("bundled"), 0o000);
+    let text = told(&["serve"]);
+    assert!(text.contains("DIR/bundled may not be listed by the user "), "{text}");
 }

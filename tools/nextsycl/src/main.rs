@@ -2,6 +2,8 @@
 //!
 //! It knows no tool by itself: it replaces its process by the program found beside it, or on `PATH`.
 
+mod units;
+
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -41,6 +43,7 @@ Runs the nextsycl-* tools.
 
 Usage: nextsycl TOOL [ARGUMENTS]     the same as nextsycl-TOOL [ARGUMENTS]
        nextsycl help [TOOL]          what a tool does
+       nextsycl install-units        systemd units for the server (--help tells more)
        nextsycl version
 
 Without a tool's name, these are commands of nextsycl-llm:
@@ -59,11 +62,13 @@ fn main() -> ExitCode {
         Some("version" | "--version" | "-V") => print(&format!("nextsycl {}\n", ns_registry::layout::version())),
         Some("help" | "--help" | "-h") => match rest.first() {
             None => print(&format!("{HELP}{}", tool_list())),
+            Some(tool) if tool == "install-units" => print(units::HELP),
             Some(tool) if LLM_WORDS.iter().any(|w| tool == w) => {
                 run(OsStr::new("llm"), &[tool.clone(), "--help".into()])
             }
             Some(tool) => run(tool, &["--help".into()]),
         },
+        Some("install-units") => install_units(&rest),
         Some(flag) if flag.starts_with('-') => {
             eprint_tools(&format!("nextsycl: there is no flag {flag}\n"));
             ExitCode::from(USAGE)
@@ -78,6 +83,25 @@ fn main() -> ExitCode {
             run(OsStr::new(name), &rest)
         }
         None => run(&first, &rest),
+    }
+}
+
+/// Writes systemd units.
+fn install_units(words: &[OsString]) -> ExitCode {
+    let Some(words) = words.iter().map(|w| w.to_str().map(str::to_owned)).collect::<Option<Vec<_>>>() else {
+        eprint("nextsycl: an argument is not UTF-8\n");
+        return ExitCode::from(USAGE);
+    };
+    match units::run(&words, &|name| find(OsStr::new(name))) {
+        Ok(text) => print(&text),
+        Err(units::Problem::Usage(text)) => {
+            eprint(&format!("nextsycl: {text}\n"));
+            ExitCode::from(USAGE)
+        }
+        Err(units::Problem::Failed(text)) => {
+            eprint(&format!("nextsycl: {text}\n"));
+            ExitCode::FAILURE
+        }
     }
 }
 

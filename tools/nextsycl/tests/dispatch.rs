@@ -134,3 +134,92 @@ fn signals_reach_the_tool() {
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
+
+/// What systemd itself says of the units; `None` where it is not installed (tests/service/run.sh brings it along).
+fn verify(files: &[std::path::PathBuf]) -> Option<String> {
+    // It wants the folder of a user who is logged in.
+    let runtime = tempfile::tempdir().unwrap();
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--user", "--man=no"]).args(files).env("XDG_RUNTIME_DIR", runtime.path());
+    let output = command.output().ok()?;
+    Some(String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout))
+}
+
+/// Units in a folder whose name needs every kind of quoting: systemd finds the program and has nothing to say.
+#[test]
+fn units_are_written_for_systemd() {
+    let outer = Folder::new();
+    let folder = outer.path().join("a b%c$d;é");
+    fs::create_dir_all(&folder).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_nextsycl"), folder.join("nextsycl")).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(folder.join("nextsycl"));
+        command.arg("install-units").args(args).current_dir(outer.path()).env("PATH", "/bin:/usr/bin");
+        shown(&command.env("HOME", outer.path()).env_remove("XDG_CONFIG_HOME").output().unwrap())
+    };
+    let (code, _, err) = run(&["--user"]);
+    assert!(code == 1 && err.contains("nextsycl-llm was not found"), "{err}");
+    fs::write(folder.join("nextsycl-llm"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(folder.join("nextsycl-llm"), fs::Permissions::from_mode(0o755)).unwrap();
+    let (code, out, err) = run(&[]);
+    assert!(code == 2 && out.is_empty() && err.contains("add --user") && err.contains("NixOS"), "{err}");
+    let units = outer.path().join(".config/systemd/user");
+    let (code, out, _) = run(&["--user", "--print"]);
+    assert!(code == 0 && out.contains("ListenStream=127.0.0.1:8085") && !units.exists(), "{out}");
+
+    let file = |name: &str| units.join(name);
+    let (code, out, err) = run(&["--user", "--model", "models/m x.gguf", "--port", "9001"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("systemctl --user enable --now nextsycl-llm.socket"), "{out}");
+    let service = fs::read_to_string(file("nextsycl-llm.service")).unwrap();
+    let model = format!(" --model \"{}/models/m x.gguf\" ", outer.path().display());
+    assert!(service.contains(&model) && service.contains(" --port 9001 --idle-exit 600\n"), "{service}");
+    assert_eq!(run(&["--user", "--name", "cpu", "--device", "cpu", "--port", "9002", "--idle-exit", "0"]).0, 0);
+    let all: Vec<_> =
+        ["nextsycl-llm.socket", "nextsycl-llm.service", "nextsycl-llm-cpu.socket", "nextsycl-llm-cpu.service"]
+            .map(file)
+            .into();
+    if let Some(said) = verify(&all) {
+        assert_eq!(said, "");
+        // and it would say it: the same unit with a program that does not exist
+        let broken = outer.path().join("broken.service");
+        fs::write(&broken, service.replace("nextsycl-llm\" serve", "nextsycl-none\" serve")).unwrap();
+        assert!(verify(&[broken]).unwrap().contains("is not executable"));
+    }
+
+    // again: replaced; a unit of somebody else's: not
+    assert_eq!(run(&["--user"]).0, 0);
+    assert!(fs::read_to_string(file("nextsycl-llm.socket")).unwrap().contains(":8085\n"));
+    fs::write(file("nextsycl-llm.service"), "[Service]\nExecStart=/bin/true\n").unwrap();
+    for more in [&["--user"] as &[&str], &["--user", "--remove"]] {
+        let (code, out, err) = run(more);
+        assert!(
+            code == 1 && out.is_empty() && err.contains("nextsycl-llm.service was not written by this command"),
+            "{err}"
+        );
+        assert_eq!(fs::read(file("nextsycl-llm.service")).unwrap(), b"[Service]\nExecStart=/bin/true\n");
+    }
+    assert_eq!(run(&["--user", "--force"]).0, 0);
+    let link = file("sockets.target.wants/nextsycl-llm.socket");
+    fs::create_dir_all(link.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(file("nextsycl-llm.socket"), &link).unwrap();
+    let (code, out, _) = run(&["--user", "--remove"]);
+    assert!(code == 0 && out.contains("systemctl --user daemon-reload"), "{out}");
+    let mut left: Vec<_> =
+        fs::read_dir(&units).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(left, ["nextsycl-llm-cpu.service", "nextsycl-llm-cpu.socket", "sockets.target.wants"]);
+    assert!(link.symlink_metadata().is_err());
+    assert!(run(&["--user", "--remove"]).1.starts_with("there are no units nextsycl-llm in "));
+
+    // what systemd refuses is refused here
+    let quote = outer.path().join("a'b");
+    fs::rename(&folder, &quote).unwrap();
+    let mut command = Command::new(quote.join("nextsycl"));
+    let (code, _, err) = shown(&command.args(["install-units", "--user", "--print"]).output().unwrap());
+    assert!(code == 1 && err.contains("systemd starts no program whose path has a quote"), "{err}");
+    fs::rename(&quote, &folder).unwrap();
+    let other = outer.path().join("other");
+    assert_eq!(run(&["--user", "--dir", "other"]).0, 0);
+    assert!(other.join("nextsycl-llm.socket").exists());
+}

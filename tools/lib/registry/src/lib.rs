@@ -58,6 +58,16 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// A file or folder of models that this user may not use (G05: often it is a folder far above that is closed).
+    #[error("the model {} cannot be opened: {} {what}", file.display(), blocks.display())]
+    Blocked {
+        /// The file.
+        file: PathBuf,
+        /// The folder above it, or the file itself, that is closed.
+        blocks: PathBuf,
+        /// In which way, and what to do.
+        what: String,
+    },
     /// The model is registered and disabled.
     #[error("the model `{0}` is disabled: nextsycl models enable {0}")]
     Disabled(String),

@@ -96,12 +96,19 @@ impl Model {
     pub fn find(wanted: Option<&str>, settings: &Settings, layout: &Layout) -> Result<Self> {
         let bundled = bundled(&layout.bundled);
         let Some(wanted) = wanted.or_else(|| settings.get("NS_MODEL")) else {
+            let first = bundled.first().map_or(layout.bundled.as_path(), |m| &m.file);
+            if let Some(blocked) = blocked(first) {
+                return Err(blocked);
+            }
             return bundled.into_iter().next().ok_or_else(|| Error::NoModel {
                 wanted: "(the bundled one)".to_owned(),
                 known: format!("no .gguf file is in {}", layout.bundled.display()),
             });
         };
         let path = Path::new(wanted);
+        if let Some(blocked) = blocked(path) {
+            return Err(blocked);
+        }
         if path.is_file() {
             return Ok(Self { id: id_of(path), file: path.to_owned(), entry: None });
         }
@@ -112,6 +119,9 @@ impl Model {
                 return Err(Error::Disabled(entry.id.clone()));
             }
             let file = entry.file.clone().unwrap_or_default();
+            if let Some(blocked) = blocked(&file) {
+                return Err(blocked);
+            }
             if !file.is_file() {
                 return Err(Error::FileMissing { id: entry.id.clone(), file });
             }
@@ -149,6 +159,60 @@ pub fn id_of(path: &Path) -> String {
     let stem = if split { &stem[..stem.len() - 15] } else { &stem };
     let id: String = stem.chars().map(|c| if c.is_whitespace() || c == '"' || c == '\'' { '-' } else { c }).collect();
     id.to_lowercase()
+}
+
+/// Why a file that exists (as far as can be seen) may not be read: the topmost folder on the way to it that this user may not
+/// enter, or the file or folder itself that may not be read.
+fn blocked(path: &Path) -> Option<Error> {
+    use std::io::ErrorKind::PermissionDenied;
+    let denied = |result: std::io::Result<()>| result.is_err_and(|e| e.kind() == PermissionDenied);
+    let blocks = |folder: &Path, what: &str, right: &str, flag: &str| Error::Blocked {
+        file: path.to_owned(),
+        blocks: folder.to_owned(),
+        what: format!(
+            "{what} by {}. {right} (chmod {flag} {}), or keep the models in another folder",
+            user(),
+            folder.display()
+        ),
+    };
+    let whole = std::path::absolute(path).ok()?;
+    let mut steps: Vec<&Path> = whole.ancestors().collect();
+    steps.reverse();
+    for pair in steps.windows(2) {
+        // To see what a name stands for, the folder that holds it must be entered.
+        if denied(std::fs::symlink_metadata(pair[1]).map(drop)) {
+            return Some(blocks(pair[0], "may not be entered", "Give it the right to pass", "o+x"));
+        }
+        // A link on the way: what it leads to may be closed.
+        if std::fs::symlink_metadata(pair[1]).is_ok_and(|m| m.is_symlink())
+            && denied(std::fs::metadata(pair[1]).map(drop))
+        {
+            let target = std::fs::read_link(pair[1]).ok()?;
+            let inner = blocked(&pair[0].join(target))?;
+            let Error::Blocked { blocks, what, .. } = inner else { return Some(inner) };
+            return Some(Error::Blocked { file: path.to_owned(), blocks, what });
+        }
+    }
+    let metadata = std::fs::metadata(&whole).ok()?;
+    if metadata.is_dir() {
+        let closed = denied(std::fs::read_dir(&whole).map(drop));
+        return closed.then(|| blocks(&whole, "may not be listed", "Give it the right to read", "o+rx"));
+    }
+    // Opening something else, like a pipe, might wait for somebody.
+    let closed = metadata.is_file() && denied(std::fs::File::open(&whole).map(drop));
+    closed.then(|| blocks(&whole, "may not be read", "Give it the right to read", "o+r"))
+}
+
+/// The user of this process, for people.
+fn user() -> String {
+    let id = rustix::process::geteuid().as_raw();
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == id.to_string()).then(|| name.to_owned())
+    });
+    name.map_or_else(|| format!("the user {id}"), |name| format!("the user {name}"))
 }
 
 /// The models in the bundled folder or one level below it, by id.

@@ -1,6 +1,8 @@
 //! A world of its own for each test: settings, registry, sockets and state in a folder, and programs run in it.
 #![allow(dead_code)]
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -23,6 +25,47 @@ impl World {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         Self { folder }
+    }
+
+    /// A world that other users may enter and write to.
+    pub fn open() -> Self {
+        let all = std::fs::Permissions::from_mode(0o777);
+        // The folder of temporary files may itself be closed to others.
+        let passable = |folder: &PathBuf| {
+            folder.ancestors().all(|f| std::fs::metadata(f).is_ok_and(|m| m.permissions().mode() & 1 == 1))
+        };
+        let places = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into()];
+        let place = places.into_iter().find(passable).expect("a folder of temporary files that others may enter");
+        let folder = tempfile::tempdir_in(place).unwrap();
+        std::fs::set_permissions(folder.path(), all.clone()).unwrap();
+        for name in ["home", "run", "bundled"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+            std::fs::set_permissions(folder.path().join(name), all.clone()).unwrap();
+        }
+        Self { folder }
+    }
+
+    /// Runs the program as a user who owns nothing here: as root by giving up root, else as oneself.
+    pub fn run_as_somebody(&self, args: &[&str]) -> Ran {
+        let mut command = self.command(args);
+        if rustix::process::geteuid().is_root() {
+            // The program's own folder may be closed to others.
+            let copy = self.path("program");
+            if !copy.exists() {
+                // By another process: a program that this one has open for writing, or a test that starts meanwhile, cannot be run.
+                assert!(Command::new("cp").arg(command.get_program()).arg(&copy).status().unwrap().success());
+            }
+            let mut other = Command::new(copy);
+            other.args(args).current_dir("/").uid(65534).gid(65534);
+            for (name, value) in command.get_envs() {
+                match value {
+                    Some(value) => other.env(name, value),
+                    None => other.env_remove(name),
+                };
+            }
+            command = other;
+        }
+        ran(&command.output().unwrap())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -56,6 +99,8 @@ impl World {
             .env("NS_BUNDLED", self.path("bundled"))
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_STATE_HOME")
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("LISTEN_PID")
             .stdin(Stdio::null());
         command
     }

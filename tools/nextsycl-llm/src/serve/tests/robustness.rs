@@ -237,3 +237,59 @@ fn a_second_server_is_refused_by_socket_and_by_port() {
     let message = runtime.block_on(bind(same_port)).map(|_| ()).unwrap_err();
     assert!(message.message().contains("is in use by another program"), "{}", message.message());
 }
+
+/// Quiet ends the server, an open answer is no quiet however long it takes.
+#[test]
+fn an_open_answer_is_not_idle() {
+    let script = Script { step_time: Duration::from_millis(10), ..long(60) };
+    let idle = |config: &mut Config| config.idle_exit = Some(Duration::from_millis(300));
+    let mut server = Fixture::load_with(&[1000], idle, move |_| {
+        let text = Arc::new(ScriptedText(script.clone()));
+        Ok(Loaded { engine: Box::new(ScriptedEngine::new(script)), text })
+    });
+    let begun = Instant::now();
+    while server.get("/health").status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(5), "not ready");
+    }
+    let asked = Instant::now();
+    for stream in [true, false] {
+        let got = server.chat(&json!({"stream": stream}));
+        let text = if stream { got.streamed() } else { got.json()["choices"][0]["message"]["content"].to_string() };
+        assert!(text.contains(&"word ".repeat(60)), "{text}");
+    }
+    assert!(asked.elapsed() > Duration::from_millis(1200), "the answers were no longer than the quiet");
+    server.thread.take().unwrap().join().unwrap().unwrap();
+    assert!(!server.socket.exists());
+}
+
+/// A request that waited for the model in vain is told so, without what only the log may tell.
+#[test]
+fn a_request_that_waited_for_a_model_in_vain_is_answered() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let given = listener.try_clone().unwrap();
+    let mut server = Fixture::load_with(
+        &[100],
+        move |config| config.passed.tcp.push(given),
+        move |_| {
+            // an error means that the test has failed already: go on, so that the server can end
+            let _ = wait.recv();
+            Err(Failure::error("/secret/model.gguf is cut"))
+        },
+    );
+    let mut waiting = server.open("POST", "/v1/chat/completions", "", &chat_body(&json!({})).to_string());
+    let status = server.control(ns_http::Method::GET, "/server/status").1;
+    assert_eq!((&status["activated"], &status["loading"]), (&json!(true), &json!({"done": 0, "total": 0})));
+    waiting.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(waiting.read(&mut [0; 1]).is_err(), "answered before the model was there");
+    go.send(()).unwrap();
+    waiting.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut bytes = Vec::new();
+    waiting.read_to_end(&mut bytes).unwrap();
+    let got = parse(&bytes);
+    assert_eq!(got.status, 503);
+    let message = got.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "the model cannot be loaded: see the server's log");
+    let failure = server.thread.take().unwrap().join().unwrap().unwrap_err();
+    assert_eq!(failure.message(), "/secret/model.gguf is cut");
+}
