@@ -139,16 +139,18 @@ class Machine:
         for name, user in sorted(self.spec["users"].items()):
             if name in users:
                 continue
-            isolated = not user.get("isNormalUser")
+            system_user = not user.get("isNormalUser")
             if bool(user.get("isSystemUser")) == bool(user.get("isNormalUser")):
                 raise RequestedAssertionFailed(f"users.users.{name}: exactly one of isSystemUser and isNormalUser must be set")
-            group = user.get("group") or ("users" if not isolated else "")
+            group = user.get("group") or ("users" if not system_user else "")
             if group not in groups:
                 raise RequestedAssertionFailed(f"users.users.{name}.group: there is no group {group!r}")
             uid = user.get("uid")
             if not uid:
-                uid, system, normal = (system, system - 1, normal) if isolated else (normal, system, normal + 1)
-            home = user.get("home") or ("/var/empty" if isolated else f"/home/{name}")
+                uid, system, normal = (system, system - 1, normal) if system_user else (normal, system, normal + 1)
+            home = user.get("home") or "/var/empty"
+            if not system_user and home == "/var/empty":  # what NixOS sets with isNormalUser
+                home = f"/home/{name}"
             users[name] = (uid, group, home, "/bin/sh" if user.get("isNormalUser") else "/usr/sbin/nologin")
             for extra in user.get("extraGroups") or []:
                 if extra not in groups:
