@@ -19,7 +19,14 @@ packages
   arc-gate = check ./arc-gate.nix;
   kernels-reproducible = check ./kernels-reproducible.nix;
   launchers = check ./launchers.nix;
+  nocard = check ./nocard.nix;
   rust = check ./rust.nix;
+
+  # the modules
+  module-eval = check ./eval.nix;
+  units = check ./units.nix;
+  options = check ./options.nix;
+  template = check ./template.nix;
 
   # the text of the flake
   format = check ./format.nix;

@@ -95,16 +95,19 @@ stand_in() {
       fail "the compiler for Intel GPUs (ocloc) cannot be had here, see above: the kernels' package needs it"
     ocloc="$unpacked/run ocloc" iga64="$unpacked/run iga64"
   fi
+  # shellcheck disable=SC2046 # one package a word
+  "$top/pkgs/debian/fetch.sh" "$top/build/debian/nocard" $(cat "$top/pkgs/debian/nocard.packages") ||
+    fail "Intel's driver cannot be had here, see above: the flake's check on pretended cards needs it"
   "$here/formatters.sh" "$formatters"
   rustup=${RUSTUP_HOME:-$HOME/.rustup}
   cargo=$(dirname "$(rustup which cargo 2> /dev/null || command -v cargo)")
   rm -rf "$work/stand-in.new"
   cp -r "$top/tests/nix-stub" "$work/stand-in.new"
-  python3 - "$cargo" "$rustup" "$ocloc" "$iga64" "$formatters/bin" << 'PY' > "$work/stand-in.new/host.json"
+  python3 - "$cargo" "$rustup" "$ocloc" "$iga64" "$formatters/bin" "$top/build/debian/nocard" << 'PY' > "$work/stand-in.new/host.json"
 import json, sys
-cargo, rustup, ocloc, iga64, formatters = sys.argv[1:]
+cargo, rustup, ocloc, iga64, formatters, nocard = sys.argv[1:]
 path = f"{cargo}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-print(json.dumps({"path": path, "rustup": rustup, "ocloc": ocloc, "iga64": iga64, "nixfmt": f"{formatters}/nixfmt", "deadnix": f"{formatters}/deadnix"}))
+print(json.dumps({"path": path, "rustup": rustup, "ocloc": ocloc, "iga64": iga64, "nocard": nocard, "nixfmt": f"{formatters}/nixfmt", "deadnix": f"{formatters}/deadnix"}))
 PY
   rm -rf "$work/stand-in"
   mv "$work/stand-in.new" "$work/stand-in"

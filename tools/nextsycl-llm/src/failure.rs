@@ -66,6 +66,11 @@ impl Failure {
         ExitCode::from(self.code)
     }
 
+    /// Whether it is no failure to the outside: there is nothing to say.
+    pub fn is_quiet(&self) -> bool {
+        self.message.is_empty()
+    }
+
     /// The message.
     pub fn message(&self) -> &str {
         &self.message

@@ -4,7 +4,7 @@ use crate::cli::{Control, Serve};
 use crate::device::{self, NoCard};
 use crate::failure::{Failure, Outcome};
 use crate::local::{DEFAULT_CONTEXT, Found, World, load_options};
-use crate::serve::{self, Config, Loaded, Loader, Opening};
+use crate::serve::{self, Config, Doors, Loaded, Loader, Opening};
 use crate::{out, text, wait};
 use ns_http::Limits;
 use ns_http::cors::Origins;
@@ -26,6 +26,15 @@ pub fn wanted(args: &Serve) -> Option<&str> {
 /// Runs the command.
 pub fn run(world: &World, args: &Serve) -> Outcome {
     let passed = ns_systemd::passed()?;
+    let doors = Doors::of(&passed).map_err(|e| Failure::error(format!("cannot take the passed sockets: {e}")))?;
+    let result = serve(world, args, passed);
+    if result.as_ref().is_err_and(|failure| !failure.is_quiet()) {
+        doors.turn_away();
+    }
+    result
+}
+
+fn serve(world: &World, args: &Serve, passed: ns_systemd::Passed) -> Outcome {
     let found = world.find(wanted(args))?;
     let info = (found.registration.info)(&found.model.file)?;
     let contexts = contexts(world, args, &found.model, info.context_length)?;

@@ -259,6 +259,24 @@ fn an_unfit_socket_is_refused() {
     );
 }
 
+/// What fails before anything is served leaves nobody at the socket: a connection there would start it again and again.
+#[test]
+fn a_start_that_fails_answers_who_waits() {
+    let (_alone, world) = (alone(), World::new().with_model());
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = tcp.local_addr().unwrap();
+    let sockets: [&dyn AsFd; 1] = [&tcp];
+    for (args, code) in [(&["serve", "nope"] as &[&str], 4), (&["serve", "--device", "gpu:77"], 1)] {
+        let (asked, _silent) = (ask(address, BODY), TcpStream::connect(address).unwrap());
+        let mut server = start(activate(&world.command(args), &sockets), &sockets);
+        let got = text(asked);
+        assert!(got.starts_with("HTTP/1.1 503 ") && got.contains("cannot start: see its log"), "{got}");
+        assert_eq!(server.code(), code);
+        tcp.set_nonblocking(true).unwrap();
+        assert_eq!(tcp.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+}
+
 /// A oneAPI folder whose CPU runtime is hidden at first: a real device that appears late.
 fn late_runtime(world: &World) -> (std::path::PathBuf, std::path::PathBuf) {
     let from = std::env::var_os("NS_ONEAPI").expect("NS_ONEAPI names the SYCL runtime");

@@ -12,6 +12,7 @@ mod job;
 mod manager;
 mod ollama;
 mod records;
+mod refuse;
 mod request;
 mod routes;
 mod scheduler;
@@ -20,6 +21,7 @@ mod tests;
 
 pub use clock::random;
 pub use job::Finish;
+pub use refuse::Doors;
 pub use scheduler::rate;
 
 use crate::failure::{Failure, Outcome};
