@@ -108,16 +108,20 @@ let
             type = types.package;
             default =
               if spec.gpu then
-                cfg.packages.${spec.program}.override { cpuDevice = usesCpu config; }
+                cfg.packages.${spec.program}.override {
+                  cpuDevice = usesCpu config;
+                  # the host's is there
+                  bundledDriver = !cfg.driver.enable;
+                }
               else
                 cfg.packages.${spec.program};
             defaultText = lib.literalExpression (
               if spec.gpu then
-                "config.services.nextsycl.packages.${spec.program}.override { cpuDevice = …; }"
+                "config.services.nextsycl.packages.${spec.program}.override { cpuDevice = …; bundledDriver = …; }"
               else
                 "config.services.nextsycl.packages.${spec.program}"
             );
-            description = "The package of the program${lib.optionalString spec.gpu ", with the CPU device where `cpuDevice` or `device` asks for it"}.";
+            description = "The package of the program${lib.optionalString spec.gpu ", with the CPU device where `cpuDevice` or `device` asks for it and a driver where `driver.enable` is off"}.";
           };
           settings = mkOption {
             type = values.settingsType;

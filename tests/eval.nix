@@ -44,6 +44,8 @@ let
     )) (command config);
   sandbox = config: (service config).serviceConfig;
   rules = config: config.systemd.tmpfiles.settings."10-nextsycl";
+  variant =
+    cpuDevice: bundledDriver: packages.nextsycl-llm.override { inherit cpuDevice bundledDriver; };
   runs = config: package: lib.hasPrefix "${lib.getExe package} " (command config);
   registry =
     services:
@@ -554,19 +556,20 @@ let
       host = "localhost";
     });
 
-    "a card is expected: no CPU device" = runs plain (
-      packages.nextsycl-llm.override { cpuDevice = false; }
-    );
-    "the CPU device where it is asked for" =
-      lib.all (config: runs config (packages.nextsycl-llm.override { cpuDevice = true; }))
-        [
-          onCpu
-          onCpuBySetting
-          withCpu
-        ];
-    "the two packages differ" =
-      packages.nextsycl-llm.override { cpuDevice = false; }
-      != packages.nextsycl-llm.override { cpuDevice = true; };
+    "a card is expected: no CPU device, and the host's driver" = runs plain (variant false false);
+    "the CPU device where it is asked for" = lib.all (config: runs config (variant true false)) [
+      onCpu
+      onCpuBySetting
+      withCpu
+    ];
+    "a driver in the package where the host has none" = runs (eval (
+      llm { } // { driver.enable = false; }
+    )) (variant false true);
+    "these packages differ" = lib.allUnique [
+      (variant false false)
+      (variant true false)
+      (variant false true)
+    ];
     "nobody waits for the CPU" = !lib.hasInfix "--wait-device" (command onCpu);
 
     "settings of all are a file for commands" =
