@@ -30,7 +30,7 @@ in
       services.nextsycl = {
         driver.enable = false;
         # A model of the configuration: a file in the store under an id of its own.
-        models.sources.capital.file = "${nextsycl-model-smollm2}/share/nextsycl/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+        models.sources.capital.file = "${nextsycl-model-smollm2}/SmolLM2-135M-Instruct.Q4_1.gguf";
         llm = {
           # The model that comes with the package, started by systemd's socket.
           main = onDemand // {
