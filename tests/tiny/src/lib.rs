@@ -7,6 +7,7 @@
 //! This crate writes GGUF by itself. It shares no constant of the format with the reader, so that a mistake in one is
 //! seen by the other.
 
+mod draft;
 mod error;
 mod expected;
 pub mod fill;
@@ -17,6 +18,7 @@ mod storage;
 mod table;
 mod vocabulary;
 
+pub use draft::Draft;
 pub use error::{Error, Result};
 pub use expected::{Expected, Output, fixtures};
 pub use gguf::{write, write_table};

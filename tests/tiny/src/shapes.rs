@@ -152,6 +152,7 @@ pub fn shape(architecture: &str, shape: &str, seed: u32) -> Result<Table> {
         tensors: llama.tensors(),
         tokens: prompt(seed, 64),
         fill_crc32: None,
+        draft_tokens: std::collections::BTreeMap::new(),
         tap_rows: Vec::new(),
         outputs: Vec::new(),
     })

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::fill::Stream;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A checkpoint, apart from its weights' values.
@@ -26,6 +27,10 @@ pub struct Table {
     /// CRC-32 of all values as 32-bit floats, in order.
     #[serde(default)]
     pub fill_crc32: Option<String>,
+    /// The trunk's greedy token after the prompt, then the drafts chained from it. Under `only`, where an architecture's
+    /// draft block has one reading.
+    #[serde(default)]
+    pub draft_tokens: BTreeMap<String, Vec<u32>>,
     /// Rows of the prompt that the stored taps are of.
     #[serde(default)]
     pub tap_rows: Vec<usize>,
