@@ -1,25 +1,41 @@
 // Attention over a key-value cache: decode rows (keys split by each row's own length) and prompt chunks (causal).
 // Softmax with the maximum subtracted, sums in float32.
 //
-// The cache of one head: keys in blocks of 16 cells, [capacity / 16][head_dim][16], so that a lane is a key; values
-// [capacity][head_dim], so that a lane is a value. A session starts on a block: row.kv_offset is a multiple of 16 head_dim.
+// The cache of one head: see ns/kv.hpp. A session starts on a block: row.kv_offset is a multiple of 16 head_dim.
 //
-// Kernels come per cache precision (kv16, kv32); those of decode rows also per head width: _h64, _h128, and _hx for any
-// multiple of 16 up to 256.
+// Kernels come per cache precision (kv16, kv32, kv8); those of decode rows also per head width: _h64, _h128, _h256, and _hx for any
+// multiple of 16 (kv8: of 32) up to 256.
 #include "ns/activation.hpp"
+#include "ns/attention.hpp"
 #include "ns/kernel.hpp"
+#include "ns/kv.hpp"
 #include "ns/rows.hpp"
 using namespace ns;
 
 namespace {
-constexpr i32 SPLIT_KEYS = 256; // keys of one piece of a decode row
-constexpr i32 BLOCK = 16;       // keys of a cache block
+constexpr i32 BLOCK = CELLS; // keys of a cache block
 
 // NJ vectors of 16 values hold a head; EXACT when head_dim = 16 NJ, else head_dim <= 16 NJ.
 template <i32 NJ, bool EXACT> NS_INLINE bool has(i32 j, i32 head_dim) { return EXACT || j * 16 < head_dim; }
 
 // One value of a register vector for all lanes; `lane` is a constant after unrolling.
 NS_INLINE f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
+
+// The sum of q[d] k[d] over d < n for the lane's key of a block: four partial sums.
+template <class KV> NS_INLINE f32 dot_keys(const f32 *q, const KV *k, i32 n) {
+  f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#pragma unroll 4
+  for (i32 d = 0; d < n; d += 4) {
+    s0 = sycl::fma(q[d], (f32)k[d * BLOCK], s0);
+    s1 = sycl::fma(q[d + 1], (f32)k[(d + 1) * BLOCK], s1);
+    s2 = sycl::fma(q[d + 2], (f32)k[(d + 2) * BLOCK], s2);
+    s3 = sycl::fma(q[d + 3], (f32)k[(d + 3) * BLOCK], s3);
+  }
+  return (s0 + s1) + (s2 + s3);
+}
+
+// Scales of a block of eight-bit values: [head_dim / 32][16 cells].
+NS_INLINE const f16 *scales_of(const i8 *block, i32 head_dim) { return (const f16 *)(block + BLOCK * head_dim); }
 } // namespace
 
 // Partial attention of one (row, head, piece): scores s_t = scale q . k_t for the piece's cells t <= position,
@@ -38,44 +54,59 @@ NS_INLINE void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 
   if (first >= length) return;
   const i32 last = least(length, first + SPLIT_KEYS);
   const i32 kv_head = head / (n_heads / n_kv);
-  const KV *keys = kv + state.kv_offset + layer_offset + (i64)kv_head * capacity * head_dim;
-  const KV *values = keys + (i64)n_kv * capacity * head_dim;
+  const KV *keys = kv_at(kv, state.kv_offset + layer_offset + (i64)kv_head * capacity * head_dim);
+  const KV *values = kv_at(keys, (i64)n_kv * capacity * head_dim);
   q += (i64)row * ldq + (i64)head * head_dim;
   f32 acc[NJ];
 #pragma unroll
   for (i32 j = 0; j < NJ; j++) acc[j] = 0;
   f32 m = -3.0e38f, l = 0;
   for (i32 block = first; block < last; block += BLOCK) {
-    const KV *k = keys + (i64)block * head_dim + lane;
-    f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-#pragma unroll 4
-    for (i32 d = 0; d < head_dim; d += 4) {
-      s0 = sycl::fma(q[d], (f32)k[(i64)d * BLOCK], s0);
-      s1 = sycl::fma(q[d + 1], (f32)k[(i64)(d + 1) * BLOCK], s1);
-      s2 = sycl::fma(q[d + 2], (f32)k[(i64)(d + 2) * BLOCK], s2);
-      s3 = sycl::fma(q[d + 3], (f32)k[(i64)(d + 3) * BLOCK], s3);
+    const KV *k = kv_at(keys, (i64)block * head_dim);
+    f32 dot = 0;
+    if constexpr (std::is_same_v<KV, i8>) {
+      const f16 *scales = scales_of(k, head_dim) + lane;
+      for (i32 g = 0; g < head_dim / 32; g++)
+        dot = sycl::fma(dot_keys(q + g * 32, k + g * 32 * BLOCK + lane, 32), (f32)scales[g * BLOCK], dot);
+    } else {
+      dot = dot_keys(q, k + lane, head_dim);
     }
     const bool seen = block + lane < last;
-    const f32 s = seen ? ((s0 + s1) + (s2 + s3)) * scale : -3.0e38f;
+    const f32 s = seen ? dot * scale : -3.0e38f;
     const f32 peak = sycl::fmax(m, sycl::reduce_over_group(sg, s, sycl::maximum<f32>()));
     const f32 shrink = sycl::exp(m - peak), p = seen ? sycl::exp(s - peak) : 0.0f;
     m = peak;
     l = l * shrink + p; // per lane; summed over the lanes at the end
 #pragma unroll
     for (i32 j = 0; j < NJ; j++) acc[j] *= shrink;
-    // cells past the end have weight 0 and are read from the last one: what is stored behind it may be NaN
-    const KV *v = values + (i64)block * head_dim + lane;
-    const i32 most = last - block - 1;
-    f32 weight[BLOCK];
+    // cells past the end have weight 0 and are not looked at: what is stored behind it may be NaN
+    const KV *v = kv_at(values, (i64)block * head_dim);
+    if constexpr (std::is_same_v<KV, i8>) {
+      const f16 *scales = scales_of(v, head_dim) + lane;
 #pragma unroll
-    for (i32 t = 0; t < BLOCK; t++) weight[t] = pick(sg, p, t);
+      for (i32 j = 0; j < NJ; j += 2)
+        if (has<NJ, EXACT>(j, head_dim)) {
+          const f32 scaled = seen ? p * (f32)scales[j / 2 * BLOCK] : 0.0f;
 #pragma unroll
-    for (i32 j = 0; j < NJ; j++)
-      if (has<NJ, EXACT>(j, head_dim)) {
+          for (i32 t = 0; t < BLOCK; t++) {
+            const f32 weight = pick(sg, scaled, t);
+            acc[j] = sycl::fma(weight, (f32)v[t * head_dim + j * 16 + lane], acc[j]);
+            acc[j + 1] = sycl::fma(weight, (f32)v[t * head_dim + j * 16 + 16 + lane], acc[j + 1]);
+          }
+        }
+    } else {
+      const i32 most = last - block - 1;
+      f32 weight[BLOCK];
 #pragma unroll
-        for (i32 t = 0; t < BLOCK; t++)
-          acc[j] = sycl::fma(weight[t], (f32)v[(i64)least(t, most) * head_dim + j * 16], acc[j]);
-      }
+      for (i32 t = 0; t < BLOCK; t++) weight[t] = pick(sg, p, t);
+#pragma unroll
+      for (i32 j = 0; j < NJ; j++)
+        if (has<NJ, EXACT>(j, head_dim)) {
+#pragma unroll
+          for (i32 t = 0; t < BLOCK; t++)
+            acc[j] = sycl::fma(weight[t], (f32)v[(i64)least(t, most) * head_dim + j * 16 + lane], acc[j]);
+        }
+    }
   }
   l = sycl::reduce_over_group(sg, l, sycl::plus<f32>());
   f32 *out = partial + (((i64)row * n_heads + head) * n_splits + split) * (head_dim + 2);
@@ -93,13 +124,18 @@ NS_INLINE void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 
   }
 ATTN_SPLIT(attn_split_kv16_h64, 4, true, f16)
 ATTN_SPLIT(attn_split_kv32_h64, 4, true, f32)
+ATTN_SPLIT(attn_split_kv8_h64, 4, true, i8)
 ATTN_SPLIT(attn_split_kv16_h128, 8, true, f16)
 ATTN_SPLIT(attn_split_kv32_h128, 8, true, f32)
+ATTN_SPLIT(attn_split_kv8_h128, 8, true, i8)
+ATTN_SPLIT(attn_split_kv16_h256, 16, true, f16)
+ATTN_SPLIT(attn_split_kv32_h256, 16, true, f32)
+ATTN_SPLIT(attn_split_kv8_h256, 16, true, i8)
 ATTN_SPLIT(attn_split_kv16_hx, 16, false, f16)
 ATTN_SPLIT(attn_split_kv32_hx, 16, false, f32)
+ATTN_SPLIT(attn_split_kv8_hx, 16, false, i8)
 
-// Joins the pieces of each head into an activation row of n_heads * head_dim values:
-// M = max m_i, out = sum_i e^(m_i - M) acc_i / sum_i e^(m_i - M) l_i. groups = rows * parts, `parts` share a row.
+// Joins the pieces of each head into an activation row of n_heads * head_dim values. groups = rows * parts, `parts` share a row.
 NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act, i32 n_heads, i32 head_dim, i32 act_stride,
                                 i32 n_splits, i32 rows) {
   const Item it = item();
@@ -112,17 +148,7 @@ NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act
   finish_act_blocks(act + (i64)row * act_stride, n_heads * head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
                     [=](i32 i) {
                       const i32 h = i / head_dim, d = i - h * head_dim;
-                      const f32 *p = heads + (i64)h * n_splits * width;
-                      if (n == 1) return p[d] / p[head_dim + 1];
-                      f32 peak = -3.0e38f, sum = 0, total = 0;
-                      for (i32 s = 0; s < n; s++) peak = sycl::fmax(peak, p[(i64)s * width + head_dim]);
-                      for (i32 s = 0; s < n; s++) {
-                        const f32 *o = p + (i64)s * width;
-                        const f32 e = sycl::exp(o[head_dim] - peak);
-                        sum = sycl::fma(e, o[d], sum);
-                        total = sycl::fma(e, o[head_dim + 1], total);
-                      }
-                      return sum / total;
+                      return join_pieces(heads + (i64)h * n_splits * width, d, n, width);
                     });
 }
 
@@ -138,6 +164,21 @@ constexpr i32 LANE_ROWS = 1; // local memory is what limits it
 #else
 constexpr i32 LANE_ROWS = 2; // each broadcast key feeds two vectors
 #endif
+template <i32 KEYS, i32 R, i32 WIDTH, class KV>
+NS_INLINE void score_keys(const f32 *query, const KV *k, i32 from, i32 to, f32 (&s)[KEYS][R]) {
+#pragma unroll 2
+  for (i32 d = from; d < to; d++) {
+    f32 a[R];
+#pragma unroll
+    for (i32 r = 0; r < R; r++) a[r] = query[d * WIDTH + r * NS_SG];
+#pragma unroll
+    for (i32 t = 0; t < KEYS; t++) {
+      const f32 b = (f32)k[(i64)d * BLOCK + t];
+#pragma unroll
+      for (i32 r = 0; r < R; r++) s[t][r] = sycl::fma(a[r], b, s[t][r]);
+    }
+  }
+}
 template <class KV>
 NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
                         i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, f32 *local) {
@@ -148,8 +189,8 @@ NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32
   // the longest rows first: they take longest
   const i32 group = it.get_group(0), groups = it.get_group_range(0);
   const i32 head = group % n_heads, row0 = (groups / n_heads - 1 - group / n_heads) * WIDTH;
-  const KV *keys = kv + kv_offset + layer_offset + (i64)(head / (n_heads / n_kv)) * capacity * head_dim;
-  const KV *values = keys + (i64)n_kv * capacity * head_dim;
+  const KV *keys = kv_at(kv, kv_offset + layer_offset + (i64)(head / (n_heads / n_kv)) * capacity * head_dim);
+  const KV *values = kv_at(keys, (i64)n_kv * capacity * head_dim);
   f32 *query = local + lane, *acc = query + head_dim * WIDTH, *weight = acc + head_dim * WIDTH;
   f32 m[R], l[R];
   i32 length[R]; // cells that the row sees
@@ -169,23 +210,30 @@ NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32
     for (i32 t0 = 0; t0 < STEP; t0 += KEYS) {
       // keys past the end come from the last block; they are masked
       const i32 at = first + t0, block = least(at / BLOCK, last_block);
-      const KV *k = keys + (i64)block * BLOCK * head_dim + at % BLOCK;
+      const KV *start = kv_at(keys, (i64)block * BLOCK * head_dim), *k = start + at % BLOCK;
       f32 s[KEYS][R];
 #pragma unroll
       for (i32 t = 0; t < KEYS; t++)
 #pragma unroll
         for (i32 r = 0; r < R; r++) s[t][r] = 0;
-#pragma unroll 2
-      for (i32 d = 0; d < head_dim; d++) {
-        f32 a[R];
+      if constexpr (std::is_same_v<KV, i8>) {
+        const f16 *scales = scales_of(start, head_dim) + at % BLOCK;
+        for (i32 g = 0; g < head_dim / 32; g++) {
+          f32 part[KEYS][R];
 #pragma unroll
-        for (i32 r = 0; r < R; r++) a[r] = query[d * WIDTH + r * NS_SG];
+          for (i32 t = 0; t < KEYS; t++)
 #pragma unroll
-        for (i32 t = 0; t < KEYS; t++) {
-          const f32 b = (f32)k[(i64)d * BLOCK + t];
+            for (i32 r = 0; r < R; r++) part[t][r] = 0;
+          score_keys<KEYS, R, WIDTH>(query, k, g * 32, g * 32 + 32, part);
 #pragma unroll
-          for (i32 r = 0; r < R; r++) s[t][r] = sycl::fma(a[r], b, s[t][r]);
+          for (i32 t = 0; t < KEYS; t++) {
+            const f32 b = (f32)scales[g * BLOCK + t];
+#pragma unroll
+            for (i32 r = 0; r < R; r++) s[t][r] = sycl::fma(part[t][r], b, s[t][r]);
+          }
         }
+      } else {
+        score_keys<KEYS, R, WIDTH>(query, k, 0, head_dim, s);
       }
 #pragma unroll
       for (i32 t = 0; t < KEYS; t++)
@@ -213,7 +261,7 @@ NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32
         l[r] += p;
       }
     }
-    const KV *v = values + (i64)first * head_dim;
+    const KV *v = kv_at(values, (i64)first * head_dim);
     for (i32 d = 0; d < head_dim; d += COLUMNS) {
       f32 a[COLUMNS][R];
 #pragma unroll
@@ -225,9 +273,17 @@ NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32
         f32 p[R];
 #pragma unroll
         for (i32 r = 0; r < R; r++) p[r] = weight[t * WIDTH + r * NS_SG];
+        const KV *cell = v + (i64)t * head_dim + d;
+        if constexpr (std::is_same_v<KV, i8>) {
+          const i8 *start = kv_at(v, (i64)(t / BLOCK) * BLOCK * head_dim);
+          cell = start + t % BLOCK * head_dim + d;
+          const f32 scale_of_cell = (f32)scales_of(start, head_dim)[d / 32 * BLOCK + t % BLOCK];
+#pragma unroll
+          for (i32 r = 0; r < R; r++) p[r] *= scale_of_cell;
+        }
 #pragma unroll
         for (i32 i = 0; i < COLUMNS; i++) {
-          const f32 b = (f32)v[(i64)t * head_dim + d + i];
+          const f32 b = (f32)cell[i];
 #pragma unroll
           for (i32 r = 0; r < R; r++) a[i][r] = sycl::fma(p[r], b, a[i][r]);
         }
@@ -256,6 +312,7 @@ NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32
   }
 ATTN_PROMPT(attn_prompt_kv16, f16)
 ATTN_PROMPT(attn_prompt_kv32, f32)
+ATTN_PROMPT(attn_prompt_kv8, i8)
 
 // The first `cells` cells (a multiple of 16) of a session's layer as float32, [key, value][n_kv][cells][head_dim] in the cache's order.
 // One work-group a head and part of it: groups = 2 n_kv * parts.
@@ -268,4 +325,28 @@ NS_KERNEL void expand_kv(const f16 *kv, f32 *out, i64 kv_offset, i64 layer_offse
   const auto sg = it.get_sub_group();
   for (i64 i = (i64)part * it.get_local_range(0) + sg.get_group_linear_id() * NS_SG + sg.get_local_linear_id(); i < n; i += step)
     to[i] = (f32)from[i];
+}
+
+// The same of eight-bit values. One sub-group a work-group.
+NS_KERNEL void expand_kv8(const void *kv, f32 *out, i64 kv_offset, i64 layer_offset, i32 n_kv, i32 head_dim, i32 capacity, i32 cells) {
+  const Item it = item();
+  const i32 parts = it.get_group_range(0) / (2 * n_kv), head = it.get_group(0) / parts, part = it.get_group(0) % parts;
+  const i32 lane = it.get_sub_group().get_local_linear_id(), size = BLOCK * head_dim;
+  for (i32 block = part; block < cells / BLOCK; block += parts) {
+    const i8 *from = kv_at((const i8 *)kv, kv_offset + layer_offset + (i64)head * capacity * head_dim + (i64)block * size);
+    f32 *to = out + (i64)head * cells * head_dim + (i64)block * size;
+    const f16 *scales = scales_of(from, head_dim);
+    if (head < n_kv) {
+      for (i32 d = 0; d < head_dim; d++) to[d * BLOCK + lane] = (f32)from[d * BLOCK + lane] * (f32)scales[d / 32 * BLOCK + lane];
+    } else {
+      for (i32 g = 0; g < head_dim / 32; g++)
+        for (i32 t = 0; t < BLOCK; t++) {
+          const f32 scale = (f32)scales[g * BLOCK + t];
+          repeat<2>([&](i32 k) {
+            const i32 i = t * head_dim + g * 32 + k * 16 + lane;
+            to[i] = (f32)from[i] * scale;
+          });
+        }
+    }
+  }
 }

@@ -45,14 +45,12 @@ impl KvPrecision {
         }
     }
 
-    /// Its place in a list of kernels: halves, singles.
-    pub(crate) fn index(self, c: Check) -> Result<usize> {
+    /// Its place in a list of kernels: halves, singles, eight bits.
+    pub(crate) const fn index(self) -> usize {
         match self {
-            Self::F16 => Ok(0),
-            Self::F32 => Ok(1),
-            Self::Q8 => {
-                Err(crate::Error::argument(format!("kernel {}: there is none for a cache of 8-bit values", c.0)))
-            }
+            Self::F16 => 0,
+            Self::F32 => 1,
+            Self::Q8 => 2,
         }
     }
 }
@@ -145,7 +143,7 @@ pub const fn splits(position: usize) -> usize {
 #[must_use]
 pub const fn prompt_scratch_bytes(class: DeviceClass, precision: KvPrecision, heads: Heads, cells: usize) -> usize {
     match (class, precision) {
-        (DeviceClass::Cpu, KvPrecision::F16) => {
+        (DeviceClass::Cpu, KvPrecision::F16 | KvPrecision::Q8) => {
             2 * heads.n_kv * cells.next_multiple_of(CELL_ALIGN) * heads.head_dim * 4
         }
         _ => 0,
@@ -166,26 +164,28 @@ pub struct Chunk {
 /// The kernels of module `attention`.
 pub struct Attention {
     class: DeviceClass,
-    /// By head width (64, 128, others), then precision.
-    split: [[Kernel; 2]; 3],
+    /// By head width (64, 128, 256, others), then precision.
+    split: [[Kernel; 3]; 4],
     combine_act: Kernel,
-    prompt: [Kernel; 2],
+    prompt: [Kernel; 3],
     expand_kv: Kernel,
+    expand_kv8: Kernel,
 }
 
 impl Attention {
     pub(crate) fn load(device: &Device, dir: &Path) -> Result<Self> {
         let m = device.load_module(dir, "attention")?;
+        let split = |width: &str| -> Result<[Kernel; 3]> {
+            let of = |precision: &str| m.kernel(&format!("attn_split_{precision}_{width}"));
+            Ok([of("kv16")?, of("kv32")?, of("kv8")?])
+        };
         Ok(Self {
             class: device.class(),
-            split: [
-                [m.kernel("attn_split_kv16_h64")?, m.kernel("attn_split_kv32_h64")?],
-                [m.kernel("attn_split_kv16_h128")?, m.kernel("attn_split_kv32_h128")?],
-                [m.kernel("attn_split_kv16_hx")?, m.kernel("attn_split_kv32_hx")?],
-            ],
+            split: [split("h64")?, split("h128")?, split("h256")?, split("hx")?],
             combine_act: m.kernel("attn_combine_act")?,
-            prompt: [m.kernel("attn_prompt_kv16")?, m.kernel("attn_prompt_kv32")?],
+            prompt: [m.kernel("attn_prompt_kv16")?, m.kernel("attn_prompt_kv32")?, m.kernel("attn_prompt_kv8")?],
             expand_kv: m.kernel("expand_kv")?,
+            expand_kv8: m.kernel("expand_kv8")?,
         })
     }
 
@@ -217,10 +217,11 @@ impl Attention {
         let width = match heads.head_dim {
             64 => 0,
             128 => 1,
-            _ => 2,
+            256 => 2,
+            _ => 3,
         };
         Ok(queue.launch(
-            &self.split[width][cache.precision.index(c)?],
+            &self.split[width][cache.precision.index()],
             [pieces * 16, 1, 1],
             [16, 1, 1],
             &[
@@ -317,10 +318,14 @@ impl Attention {
             c.fits("scratch", scratch, needed / 4, 4)?;
             let cells = seen.next_multiple_of(CELL_ALIGN);
             let parts = cells.div_ceil(64).min(16);
+            let (kernel, items) = match cache.precision {
+                KvPrecision::Q8 => (&self.expand_kv8, 16),
+                _ => (&self.expand_kv, 64),
+            };
             queue.launch(
-                &self.expand_kv,
-                [2 * heads.n_kv * parts * 64, 1, 1],
-                [64, 1, 1],
+                kernel,
+                [2 * heads.n_kv * parts * items, 1, 1],
+                [items, 1, 1],
                 &[
                     Arg::Buffer(cache.buffer, 0),
                     Arg::Buffer(scratch.0, scratch.1),
@@ -335,7 +340,7 @@ impl Attention {
             source = (scratch.0, scratch.1, KvPrecision::F32, 0, 0, cells);
         }
         Ok(queue.launch(
-            &self.prompt[source.2.index(c)?],
+            &self.prompt[source.2.index()],
             [chunk.rows.div_ceil(prompt_rows(self.class)) * heads.n_heads * 16, 1, 1],
             [16, 1, 1],
             &[

@@ -170,6 +170,8 @@ fn rope_and_cache_store() {
         (RopePairs::Neox, KvPrecision::F32, 64, 64),
         (RopePairs::Adjacent, KvPrecision::F32, 80, 48),
         (RopePairs::Neox, KvPrecision::F16, 256, 64),
+        (RopePairs::Neox, KvPrecision::Q8, 256, 64),
+        (RopePairs::Adjacent, KvPrecision::Q8, 64, 64),
     ] {
         let heads = Heads { n_heads: 6, n_kv: 2, head_dim };
         let (rows, columns, layer) = (3, 10 * head_dim, 1);
