@@ -3,7 +3,8 @@
 //! The cache is one buffer `[layer][key, value][n_kv][cells][head_dim]`; a session owns a range of cells that starts at a multiple
 //! of [`CELL_ALIGN`]. Within a head, keys are in blocks of 16 cells, `[cells / 16][head_dim][16]`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use ns_sycl::{Arg, Buffer, Device, DeviceClass, Kernel, Queue};
 
@@ -161,13 +162,21 @@ pub struct Chunk {
     pub first_cell: usize,
 }
 
-/// The kernels of module `attention`.
+/// The kernels of one precision, a module of their own.
+struct Set {
+    /// By head width: 64, 128, 256, others.
+    split: [Kernel; 4],
+    prompt: Kernel,
+}
+
+/// The kernels of attention. Those of a precision are loaded by [`Attention::open`] or when they are first used.
 pub struct Attention {
     class: DeviceClass,
-    /// By head width (64, 128, 256, others), then precision.
-    split: [[Kernel; 3]; 4],
+    device: Device,
+    dir: PathBuf,
+    /// By precision.
+    sets: [OnceLock<Set>; 3],
     combine_act: Kernel,
-    prompt: [Kernel; 3],
     expand_kv: Kernel,
     expand_kv8: Kernel,
 }
@@ -175,18 +184,42 @@ pub struct Attention {
 impl Attention {
     pub(crate) fn load(device: &Device, dir: &Path) -> Result<Self> {
         let m = device.load_module(dir, "attention")?;
-        let split = |width: &str| -> Result<[Kernel; 3]> {
-            let of = |precision: &str| m.kernel(&format!("attn_split_{precision}_{width}"));
-            Ok([of("kv16")?, of("kv32")?, of("kv8")?])
-        };
         Ok(Self {
             class: device.class(),
-            split: [split("h64")?, split("h128")?, split("h256")?, split("hx")?],
+            device: device.clone(),
+            dir: dir.to_owned(),
+            sets: [const { OnceLock::new() }; 3],
             combine_act: m.kernel("attn_combine_act")?,
-            prompt: [m.kernel("attn_prompt_kv16")?, m.kernel("attn_prompt_kv32")?, m.kernel("attn_prompt_kv8")?],
             expand_kv: m.kernel("expand_kv")?,
             expand_kv8: m.kernel("expand_kv8")?,
         })
+    }
+
+    /// Loads the kernels for a cache of this precision, unless they are.
+    ///
+    /// # Errors
+    /// The module is missing or the device cannot run it.
+    pub fn open(&self, precision: KvPrecision) -> Result<()> {
+        self.set(precision).map(|_| ())
+    }
+
+    fn set(&self, precision: KvPrecision) -> Result<&Set> {
+        let place = &self.sets[precision.index()];
+        if let Some(set) = place.get() {
+            return Ok(set);
+        }
+        let name = match precision {
+            KvPrecision::F16 => "kv16",
+            KvPrecision::F32 => "kv32",
+            KvPrecision::Q8 => "kv8",
+        };
+        let m = self.device.load_module(&self.dir, &format!("attention_{name}"))?;
+        let split = |width: &str| m.kernel(&format!("attn_split_{name}_{width}"));
+        let set = Set {
+            split: [split("h64")?, split("h128")?, split("h256")?, split("hx")?],
+            prompt: m.kernel(&format!("attn_prompt_{name}"))?,
+        };
+        Ok(place.get_or_init(|| set))
     }
 
     /// Pieces of the attention of decode rows; row i of `q` starts with its query heads. Each row sees the cells up to its
@@ -221,7 +254,7 @@ impl Attention {
             _ => 3,
         };
         Ok(queue.launch(
-            &self.split[width][cache.precision.index()],
+            &self.set(cache.precision)?.split[width],
             [pieces * 16, 1, 1],
             [16, 1, 1],
             &[
@@ -340,7 +373,7 @@ impl Attention {
             source = (scratch.0, scratch.1, KvPrecision::F32, 0, 0, cells);
         }
         Ok(queue.launch(
-            &self.prompt[source.2.index()],
+            &self.set(source.2)?.prompt,
             [chunk.rows.div_ceil(prompt_rows(self.class)) * heads.n_heads * 16, 1, 1],
             [16, 1, 1],
             &[

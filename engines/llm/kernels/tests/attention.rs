@@ -10,8 +10,8 @@ use ns_llm_kernels::rows::{RowState, write_states};
 use ns_llm_kernels::{Strided, act, at};
 use ns_sycl::Buffer;
 
-/// The bytes of a cache of 8-bit values: blocks of 16 cells, first the whole numbers (keys [value][cell], values [cell][value]), then
-/// the scales [32 values][cell]. What is not filled is NaN or -1.
+/// The bytes of a cache of 8-bit values: blocks of 16 cells, first the whole numbers (keys [value / 4][cell][4], values
+/// [cell / 4][value][4]), then the scales [32 values][cell]. What is not filled is NaN or -1.
 fn quantised(heads: Heads, cells: usize, first_cell: usize, layer: usize, filled: usize, both: [&[f32]; 2]) -> Vec<u8> {
     let d = heads.head_dim;
     let head_bytes = KvPrecision::Q8.size(cells * d);
@@ -31,7 +31,11 @@ fn quantised(heads: Heads, cells: usize, first_cell: usize, layer: usize, filled
                     block_scale(&mut all[block + 16 * d..][..d], g, t, scale);
                     for (i, v) in group.iter().enumerate() {
                         let i = g * 32 + i;
-                        let at = if kind == 0 { i * 16 + t % 16 } else { t % 16 * d + i };
+                        let at = if kind == 0 {
+                            i / 4 * 64 + t % 16 * 4 + i % 4
+                        } else {
+                            t % 16 / 4 * 4 * d + i * 4 + t % 4
+                        };
                         all[block + at] = (v / scale.to_f32()) as i8 as u8;
                     }
                 }
