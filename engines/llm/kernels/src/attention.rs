@@ -30,15 +30,29 @@ pub enum KvPrecision {
     F16,
     /// Single precision.
     F32,
+    /// Eight bits, and a half-precision scale for 32 values of a cell; heads are a multiple of 32 wide.
+    Q8,
 }
 
 impl KvPrecision {
-    /// Bytes of a value.
+    /// Bytes of `values` values: whole heads of whole blocks of [`CELL_ALIGN`] cells.
     #[must_use]
-    pub const fn bytes(self) -> usize {
+    pub const fn size(self, values: usize) -> usize {
         match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
+            Self::F16 => values.saturating_mul(2),
+            Self::F32 => values.saturating_mul(4),
+            Self::Q8 => values / 16 * 17,
+        }
+    }
+
+    /// Its place in a list of kernels: halves, singles.
+    pub(crate) fn index(self, c: Check) -> Result<usize> {
+        match self {
+            Self::F16 => Ok(0),
+            Self::F32 => Ok(1),
+            Self::Q8 => {
+                Err(crate::Error::argument(format!("kernel {}: there is none for a cache of 8-bit values", c.0)))
+            }
         }
     }
 }
@@ -55,7 +69,11 @@ pub struct Heads {
 }
 
 impl Heads {
-    pub(crate) fn check(self, c: Check) -> Result<()> {
+    /// Checks that the kernels can compute them.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn check(self, c: Check) -> Result<()> {
         c.that(
             self.n_kv > 0 && self.n_heads > 0 && self.n_heads.is_multiple_of(self.n_kv),
             &format!("{} heads cannot share {} key heads", self.n_heads, self.n_kv),
@@ -86,18 +104,28 @@ impl Cache<'_> {
         (2 * heads.n_kv * heads.head_dim).saturating_mul(self.cells)
     }
 
-    pub(crate) fn layer_offset(&self, heads: Heads) -> i64 {
+    /// Values from the cache's start to the layer.
+    #[must_use]
+    pub fn layer_offset(&self, heads: Heads) -> i64 {
         // inside the block: checked
         self.layer_elements(heads).saturating_mul(self.layer) as i64
     }
 
-    pub(crate) fn check(&self, c: Check, heads: Heads) -> Result<()> {
+    /// Checks that the layer lies inside the block.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self, c: Check, heads: Heads) -> Result<()> {
         c.that(
             self.cells.is_multiple_of(CELL_ALIGN),
             &format!("the cache has {} cells, not a multiple of {CELL_ALIGN}", self.cells),
         )?;
         let end = self.layer_elements(heads).saturating_mul(self.layer.saturating_add(1));
-        c.fits("the cache", (self.buffer, 0), end, self.precision.bytes())
+        c.that(
+            self.precision != KvPrecision::Q8 || heads.head_dim.is_multiple_of(32),
+            &format!("a cache of 8-bit values needs heads of a multiple of 32, not of {}", heads.head_dim),
+        )?;
+        c.fits("the cache", (self.buffer, 0), self.precision.size(end), 1)
     }
 }
 
@@ -192,7 +220,7 @@ impl Attention {
             _ => 2,
         };
         Ok(queue.launch(
-            &self.split[width][usize::from(cache.precision == KvPrecision::F32)],
+            &self.split[width][cache.precision.index(c)?],
             [pieces * 16, 1, 1],
             [16, 1, 1],
             &[
@@ -307,7 +335,7 @@ impl Attention {
             source = (scratch.0, scratch.1, KvPrecision::F32, 0, 0, cells);
         }
         Ok(queue.launch(
-            &self.prompt[usize::from(source.2 == KvPrecision::F32)],
+            &self.prompt[source.2.index(c)?],
             [chunk.rows.div_ceil(prompt_rows(self.class)) * heads.n_heads * 16, 1, 1],
             [16, 1, 1],
             &[

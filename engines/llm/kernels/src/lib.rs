@@ -14,7 +14,7 @@ pub mod sampling;
 
 use std::path::{Path, PathBuf};
 
-pub use check::{Strided, at};
+pub use check::{Check, Strided, at};
 pub use error::{Error, ErrorKind, Result};
 pub use matrix::{Matrix, RawRows};
 use ns_sycl::{Buffer, Device};

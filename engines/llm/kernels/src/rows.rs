@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ns_sycl::{Arg, Buffer, Device, DeviceClass, Kernel, Queue};
 
-use crate::attention::{Cache, Heads, KvPrecision};
+use crate::attention::{Cache, Heads};
 use crate::check::{Check, Strided};
 use crate::{At, Result};
 
@@ -319,7 +319,7 @@ impl Rows {
         };
         let (global, local) = groups(rows, items);
         Ok(queue.launch(
-            &self.rope_store[pairs][usize::from(cache.precision == KvPrecision::F32)],
+            &self.rope_store[pairs][cache.precision.index(c)?],
             global,
             local,
             &[

@@ -3,7 +3,7 @@
 use crate::device_error;
 use crate::params::Params;
 use ns_llm::Result;
-use ns_llm_kernels::attention::{self, Heads, KvPrecision};
+use ns_llm_kernels::attention::{self, CELL_ALIGN, Heads, KvPrecision};
 use ns_llm_kernels::{act, rows::ROW_STATE};
 use ns_sycl::{Buffer, Device, DeviceClass};
 
@@ -39,7 +39,7 @@ impl Sizes {
         Self {
             chunk: chunk.max(MAX_ROWS),
             cells,
-            kv_bytes: precision.bytes(),
+            kv_bytes: precision.size(CELL_ALIGN) / CELL_ALIGN,
             act_stride: act::stride(widest, class),
             max_splits: cells.div_ceil(attention::SPLIT_KEYS).max(1),
             scratch: attention::prompt_scratch_bytes(class, precision, heads(p), cells),
