@@ -1,7 +1,7 @@
 //! The contract of [`ns_llm::Engine`] over the passes.
 
 use crate::checkpoint;
-use crate::fit::{check_fit, chunk_option};
+use crate::fit::Fit;
 use crate::params::Params;
 use crate::passes::{Pass, Shape, TapFunction};
 use crate::session::{Logits, Sessions};
@@ -10,18 +10,15 @@ use crate::work::{MAX_ROWS, Sizes, Work};
 use crate::{OPTIONS, device_error, kernel_error};
 use ns_llm::{
     Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions, Moment,
-    Progress, Result, Sampling, SessionId, Tap, sampler,
+    OptionValues, Plan, Progress, Result, Sampling, SessionId, Tap, sampler,
 };
 use ns_llm_kernels::Kernels;
-use ns_llm_kernels::attention::{CELL_ALIGN, Chunk, KvPrecision, splits};
-use ns_llm_kernels::product::{Products, Scratch};
+use ns_llm_kernels::attention::{Chunk, KvPrecision, splits};
+use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::{ROW_STATE, RowState};
-use ns_sycl::{Buffer, Device, DeviceClass, Graph, Locations, Queue, bytes_of};
+use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
 use ns_weights::ModelFile;
 use std::collections::HashMap;
-
-/// Memory for weights expanded for oneMKL.
-const EXPANDED_WEIGHTS: usize = 64 << 20;
 
 /// An opened model.
 pub struct Llama {
@@ -48,11 +45,10 @@ fn usage(message: impl Into<String>) -> Error {
 }
 
 impl Llama {
-    /// Opens a model: reads its dimensions, checks that it fits, packs its weights.
-    pub fn load(file: ModelFile, options: &LoadOptions, progress: Progress<'_>) -> Result<Self> {
-        let p = Params::read(&file)?;
+    /// Opens the device and works out everything that follows from file and options.
+    fn prepare(file: &ModelFile, options: &LoadOptions) -> Result<(Params, OptionValues, Device, Fit)> {
+        let p = Params::read(file)?;
         let values = options.options.clone().with_environment(OPTIONS, Moment::Load, &|n| std::env::var(n).ok())?;
-        let chunk = chunk_option(&values)?;
         if options.expert_bytes.is_some() || options.host_expert_bytes.is_some() {
             return Err(Error::new(
                 ErrorKind::Option,
@@ -63,25 +59,22 @@ impl Llama {
             let n = options.devices.len();
             return Err(Error::new(ErrorKind::Option, format!("the llama engine runs on one device, {n} were given")));
         };
-        if options.contexts.is_empty() || options.contexts.contains(&0) {
-            return Err(Error::new(ErrorKind::Option, "at least one session of at least one token is needed"));
-        }
-        if let Some(long) = options.contexts.iter().find(|&&c| c > p.context_length) {
-            return Err(Error::new(
-                ErrorKind::Option,
-                format!("a context of {long} tokens is longer than the model's {}", p.context_length),
-            ));
-        }
         let device = Device::open(selector).map_err(|e| device_error("cannot open the device", e))?;
-        let precision = match (values.get("kv"), device.class()) {
-            (Some("f16"), _) | (None, DeviceClass::Gpu) => KvPrecision::F16,
-            _ => KvPrecision::F32,
-        };
-        let cells = options.contexts.iter().map(|c| c.next_multiple_of(CELL_ALIGN)).sum();
-        let sizes = Sizes::new(&p, device.class(), chunk, cells, precision);
-        let widest = p.hidden_size.max(p.n_ff).max(p.n_heads * p.head_dim);
-        let scratch = Scratch { rows: chunk, cols: widest, weights: EXPANDED_WEIGHTS };
-        check_fit(&file, &p, &sizes, &device, scratch)?;
+        let fit = Fit::new(file, &p, options, &values, &device)?;
+        Ok((p, values, device, fit))
+    }
+
+    /// What [`Llama::load`] would take of the device.
+    pub fn plan(file: &ModelFile, options: &LoadOptions) -> Result<Plan> {
+        Ok(Self::prepare(file, options)?.3.plan)
+    }
+
+    /// Opens a model: reads its dimensions, checks that it fits, packs its weights.
+    pub fn load(file: ModelFile, options: &LoadOptions, progress: Progress<'_>) -> Result<Self> {
+        let (p, values, device, fit) = Self::prepare(&file, options)?;
+        fit.plan.check()?;
+        let Fit { chunk, precision, sizes, scratch, .. } = fit;
+        let cells = sizes.cells;
 
         let queue = device.queue().map_err(|e| device_error("cannot open a queue", e))?;
         let kernels = Kernels::load(&device, &Locations::discover().kernels)
