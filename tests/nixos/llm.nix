@@ -156,13 +156,18 @@ in
           ask(8095)
 
       with subtest("a stop finishes the running request, within TimeoutStopSec"):
-          long = post(8095, json.dumps({**json.loads(body), "max_tokens": 200, "ignore_eos": True}))
+          story = [{"role": "user", "content": "Write a long story about a sailor who finds an island."}]
+          long = post(8095, json.dumps({"messages": story, "temperature": 0, "max_tokens": 400}))
+          running = "nextsycl-llm ps --socket /run/nextsycl-llm-store/nextsycl.sock | grep -q generating"
           machine.succeed(
-              f"{long} > /root/long.json 2> /root/long.err & request=$!; sleep 1; "
+              f"{long} > /root/long.json 2> /root/long.err & request=$!; "
+              f"for attempt in $(seq 200); do if {running}; then break; fi; sleep 0.02; done; "
               "systemctl stop nextsycl-llm-store.service; wait $request"
           )
+          machine.succeed("journalctl -b -q -o cat -u nextsycl-llm-store.service | grep -F 'stopping: 1 request(s)'")
           reply = json.loads(machine.succeed("cat /root/long.json"))
-          assert reply["choices"][0]["message"]["content"].startswith(answer), reply
+          assert reply["choices"][0]["finish_reason"] in ("stop", "length"), reply
+          assert reply["usage"]["completion_tokens"] > 100, reply
           assert state("nextsycl-llm-store.service") == "inactive"
           assert machine.get_unit_property("nextsycl-llm-store.service", "Result") == "success"
           machine.fail("curl -sS --fail --max-time 5 http://127.0.0.1:8095/health")

@@ -3,10 +3,10 @@
 use ns_llm::Registration;
 
 /// All engines.
-pub const ENGINES: &[&Registration] = &[&ns_llm_llama::REGISTRATION];
+pub const ENGINES: &[&Registration] = &[&ns_llm_llama::REGISTRATION, &ns_llm_qwen35::REGISTRATION];
 
 /// Engines that spread a model over several devices, by name; the others run on one.
-const ON_SEVERAL_DEVICES: &[&str] = &[];
+const ON_SEVERAL_DEVICES: &[&str] = &["qwen35"];
 
 /// Most devices an engine runs on.
 pub fn most_devices(engine: &Registration) -> usize {
