@@ -103,11 +103,7 @@ pub fn draw(candidates: &[(f32, u32)], sampling: &Sampling, u: f32) -> u32 {
 }
 
 /// What [`sample`] draws from: tokens with their probabilities, likeliest first. Greedy sampling has one.
-pub fn distribution(
-    logits: &[f32],
-    sampling: &Sampling,
-    window: impl IntoIterator<Item = u32>,
-) -> Vec<(u32, f32)> {
+pub fn distribution(logits: &[f32], sampling: &Sampling, window: impl IntoIterator<Item = u32>) -> Vec<(u32, f32)> {
     let mut row = logits.to_vec();
     penalize(&mut row, sampling, window);
     if sampling.is_greedy() {
@@ -274,10 +270,8 @@ mod tests {
             .map(|&(id, p)| (f64::from(seen[id as usize]) - f64::from(p) * 2e4).powi(2) / (f64::from(p) * 2e4))
             .sum();
         assert!(chi < 18.5, "chi-square {chi}, counts {seen:?}");
-        let overlap: f32 = target
-            .iter()
-            .map(|&(id, p)| p.min(from.iter().find(|e| e.0 == id).map_or(0.0, |e| e.1)))
-            .sum();
+        let overlap: f32 =
+            target.iter().map(|&(id, p)| p.min(from.iter().find(|e| e.0 == id).map_or(0.0, |e| e.1))).sum();
         assert!((kept as f32 / 2e4 - overlap).abs() < 0.02, "{kept} kept, {overlap} expected");
     }
 

@@ -97,7 +97,13 @@ pub fn logits(rest: &[u8], n_vocab: usize) -> Option<Option<Vec<f32>>> {
 }
 
 /// Copies a session's blocks on a device to another session's.
-pub fn copy_blocks(p: &Params, stage: &Stage, from: (usize, usize), to: (usize, usize), at: (usize, usize)) -> Result<()> {
+pub fn copy_blocks(
+    p: &Params,
+    stage: &Stage,
+    from: (usize, usize),
+    to: (usize, usize),
+    at: (usize, usize),
+) -> Result<()> {
     let source = blocks(p, stage, (from.0, from.1, at.0, at.1));
     let target = blocks(p, stage, (to.0, to.1, at.0, at.1));
     for ((source, source_at, bytes), (target, target_at, _)) in source.into_iter().zip(target) {

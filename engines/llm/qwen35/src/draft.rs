@@ -1,12 +1,12 @@
 //! The draft block at work: it follows the conversation a few rows behind, proposes tokens, and a verify pass of the trunk
 //! decides. Cell `j` of its cache pairs the trunk's row `j` with token `j + 1`.
 
+use crate::device_error;
 use crate::engine::Qwen35;
 use crate::options::DraftSampling;
 use crate::run::Table;
 use crate::stage::Recorded;
 use crate::work::MAX_ROWS;
-use crate::device_error;
 use ns_llm::{Decoder, Result, SessionId, philox, sampler};
 
 /// Streams of a position's random numbers beside the draw itself: the draft, its acceptance, the draw after a refusal.
@@ -164,4 +164,74 @@ fn draw(decoder: &Decoder, logits: &[f32], proposal: Option<&Proposal>, counter:
     let target = sampler::distribution(logits, sampling, decoder.window());
     let uniform = |stream| philox::uniform(sampling.seed, counter, stream);
     sampler::accept_or_redraw(&target, &proposal.from, proposal.token, uniform(ACCEPT_STREAM), uniform(RESIDUAL_STREAM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ns_llm::{Engine, LoadOptions, Moment, OptionValues};
+    use ns_tiny::Expected;
+
+    const TOLERANCE: f32 = 5e-5;
+
+    fn worst(a: &[f32], b: &[f32]) -> f32 {
+        assert_eq!(a.len(), b.len());
+        a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
+    }
+
+    /// Draft rows behind `prompt` rows read by one pass, then a chain, against the float64 reference. Returns the worst difference.
+    fn against_reference(name: &str, prompt: usize, one_by_one: bool) -> f32 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        ns_tiny::write_table(ns_tiny::fixtures().join(format!("{name}.json")), &path).unwrap();
+        let expected = Expected::load(name).unwrap();
+        let device = std::env::var("NS_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+        let given = [("kv", "f32")];
+        let options = OptionValues::check(crate::OPTIONS, given, Moment::Load).unwrap();
+        let load = LoadOptions { options, ..LoadOptions::single(&device, 128) };
+        let mut engine = Qwen35::load(&path, &load, &mut |_, _| {}).unwrap();
+        let session = engine.open_session(128).unwrap();
+        let (tokens, drafted) = (expected.tokens(), expected.draft_tokens());
+        let (rows, chain) = (expected.output("draft.rows").unwrap(), expected.output("draft.chain").unwrap());
+        let first = tokens.len() - rows.shape[0];
+        engine.feed(session, &tokens[..prompt]).unwrap();
+        let mut all = 0.0_f32;
+        let mut step = |engine: &mut Qwen35, row: usize, next: u32| {
+            engine.catch_up(session, next, true).unwrap();
+            if row >= first {
+                let difference = worst(&engine.read_draft_logits().unwrap(), rows.row(row - first).unwrap());
+                assert!(difference < TOLERANCE, "{name}: draft row {row} differs by {difference}");
+                all = all.max(difference);
+            }
+        };
+        for row in prompt..tokens.len() {
+            engine.forward_rows(session, &tokens[row..=row], 1).unwrap();
+            // otherwise the block catches up with several rows at once
+            if one_by_one || row + 1 == tokens.len() {
+                step(&mut engine, row, tokens.get(row + 1).copied().unwrap_or(drafted[0]));
+            }
+        }
+        for link in 0..chain.shape[0] {
+            if link > 0 {
+                engine.draft_pass(session, &[(tokens.len() - 1 + link, drafted[link])], false, true).unwrap();
+            }
+            let difference = worst(&engine.read_draft_logits().unwrap(), chain.row(link).unwrap());
+            assert!(difference < TOLERANCE, "{name}: draft {link} of the chain differs by {difference}");
+            assert_eq!(engine.read_drafted().unwrap(), drafted[link + 1]);
+            all = all.max(difference);
+        }
+        all
+    }
+
+    #[test]
+    fn draft_rows_and_chains_match_the_reference() {
+        for name in ["qwen35", "qwen35-tied"] {
+            let a = against_reference(name, 56, true);
+            let b = against_reference(name, 20, true);
+            assert!(a > 0.0 && b > 0.0);
+            against_reference(name, 56, false);
+            against_reference(name, 30, false);
+            against_reference(name, 63, true);
+        }
+    }
 }

@@ -86,6 +86,12 @@ fn candidates(model: &Path) -> Vec<PathBuf> {
             name.contains("mtp") && name.ends_with(".gguf") && path.file_name() != model.file_name()
         })
         .collect();
-    found.sort();
+    // the name most like the model's first
+    let stem = model.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let shared = |path: &PathBuf| {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        name.bytes().zip(stem.bytes()).take_while(|(a, b)| a == b).count()
+    };
+    found.sort_by(|a, b| shared(b).cmp(&shared(a)).then_with(|| a.cmp(b)));
     found
 }

@@ -1,11 +1,11 @@
 //! What goes on which device, and whether it fits there; decided before anything is loaded.
 
+use crate::device_error;
 use crate::options::Options;
 use crate::params::Params;
 use crate::stage::scratch;
 use crate::weights::{Share, Source};
 use crate::work::{Plan, Sizes};
-use crate::device_error;
 use ns_llm::{Error, ErrorKind, LoadOptions, Result};
 use ns_llm_kernels::attention::CELL_ALIGN;
 use ns_sycl::{Device, DeviceClass};
@@ -55,7 +55,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    fn new(source: &Source<'_>, plan: Plan, options: &Options, device: &Device, layers: std::ops::Range<usize>) -> Self {
+    fn new(
+        source: &Source<'_>,
+        plan: Plan,
+        options: &Options,
+        device: &Device,
+        layers: std::ops::Range<usize>,
+    ) -> Self {
         let p = source.p;
         let share = Share { first: layers.start == 0, last: layers.end == p.n_layers, layers };
         let class = device.class();

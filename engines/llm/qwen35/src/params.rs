@@ -178,7 +178,16 @@ impl Params {
         let params = Self::read_keys(file)?;
         let Some(draft) = params.draft else { return Err(model_error("the file has no draft block")) };
         let same = |p: &Self| {
-            (p.hidden_size, p.n_ff, p.n_heads, p.n_kv, p.head_dim, p.rot_dim, p.rope_theta.to_bits(), p.rms_eps.to_bits())
+            (
+                p.hidden_size,
+                p.n_ff,
+                p.n_heads,
+                p.n_kv,
+                p.head_dim,
+                p.rot_dim,
+                p.rope_theta.to_bits(),
+                p.rms_eps.to_bits(),
+            )
         };
         let vocabulary = file.tensor("token_embd.weight").map(|t| t.rows());
         if same(&params) != same(main) || vocabulary.is_some_and(|n| n != main.n_vocab) {
@@ -197,7 +206,9 @@ impl Params {
             return Err(model_error(format!("qwen35.block_count is {blocks}: out of range")));
         }
         if drafts > 1 || drafts >= blocks {
-            return Err(model_error(format!("{drafts} draft blocks of {blocks} blocks: this engine takes one at most")));
+            return Err(model_error(format!(
+                "{drafts} draft blocks of {blocks} blocks: this engine takes one at most"
+            )));
         }
         let n_layers = blocks - drafts;
         let hidden_size = keys.required("embedding_length")?;

@@ -5,9 +5,9 @@ use crate::kernels::delta::Taps;
 use crate::kernels::gated::QueryKey;
 use crate::kernels::{self, Slots};
 use crate::params::Params;
+use crate::taps::TapFunction;
 use crate::weights::{Delta, Full, Fused, Layer, Mixer, Weights};
 use crate::work::{MAX_ROWS, Sizes, Work, table};
-use crate::taps::TapFunction;
 use ns_llm_kernels::attention::{Cache, Chunk};
 use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::ROW_STATE;
@@ -144,7 +144,14 @@ impl<'a> Pass<'a> {
     }
 
     /// A norm and a fused product of the residual stream's rows.
-    fn normed_product(&self, shape: Shape, first: usize, norm: &'a Buffer, fused: &Fused, y: Strided<'a>) -> Result<()> {
+    fn normed_product(
+        &self,
+        shape: Shape,
+        first: usize,
+        norm: &'a Buffer,
+        fused: &Fused,
+        y: Strided<'a>,
+    ) -> Result<()> {
         let (d, eps, rows) = (self.d(), self.p.rms_eps, shape.rows() - first);
         let x = from_row(self.x(), first);
         match shape {
@@ -159,7 +166,9 @@ impl<'a> Pass<'a> {
             let y = Strided { offset: y.offset + column * 4, ..y };
             match shape {
                 Shape::Decode { .. } => matrix.matvec(self.queue, self.act(), rows, y, false)?,
-                Shape::Prompt { .. } => self.products.run(self.kernels, self.queue, matrix, self.h(), rows, y, false)?,
+                Shape::Prompt { .. } => {
+                    self.products.run(self.kernels, self.queue, matrix, self.h(), rows, y, false)?;
+                }
             }
         }
         Ok(())

@@ -110,10 +110,8 @@ impl Qwen35 {
     /// The likeliest tokens of the first rows of the last decode pass.
     pub(crate) fn read_chosen(&self, rows: usize) -> Result<Vec<u32>> {
         let last = self.last();
-        let ids: Vec<i32> = last
-            .queue
-            .read_vec(&last.work.chosen, 0, rows)
-            .map_err(|e| device_error("cannot read the tokens", e))?;
+        let ids: Vec<i32> =
+            last.queue.read_vec(&last.work.chosen, 0, rows).map_err(|e| device_error("cannot read the tokens", e))?;
         Ok(ids.into_iter().map(i32::cast_unsigned).collect())
     }
 
@@ -240,8 +238,7 @@ impl Qwen35 {
         let s = self.sessions.get(session)?;
         let (slot, rows, d) = (s.slot, tokens.len(), self.p.hidden_size);
         let chunk = Chunk { rows, position: s.position, first_cell: s.cells.start };
-        let states: Vec<u8> =
-            (0..rows).flat_map(|i| self.row_state(s, s.position + i, tokens[i]).to_bytes()).collect();
+        let states: Vec<u8> = (0..rows).flat_map(|i| self.row_state(s, s.position + i, tokens[i]).to_bytes()).collect();
         // the states change from here on: a failed pass must not be continued
         self.sessions.get_mut(session)?.logits = Logits::None;
         let mut handed: Option<Vec<f32>> = None;

@@ -184,7 +184,7 @@ pub fn info(file: &ModelFile, p: &Params, draft: Option<&ModelFile>) -> ModelInf
     ModelInfo {
         architecture: "qwen35".into(),
         name: file.get_str("general.name").map_or_else(|| file.stem(), str::to_owned),
-        files: file.paths().iter().chain(draft.into_iter().flat_map(|f| f.paths())).cloned().collect(),
+        files: file.paths().iter().chain(draft.into_iter().flat_map(ModelFile::paths)).cloned().collect(),
         tensor_bytes: bytes,
         tensor_count: count,
         context_length: p.context_length,

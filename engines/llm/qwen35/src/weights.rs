@@ -164,9 +164,9 @@ impl Source<'_> {
                 main.push("output.weight".into());
             }
         }
-        let of_block = |name: &str, block: usize| name.strip_prefix("blk.").is_some_and(|n| {
-            n.split_once('.').is_some_and(|(i, _)| i.parse() == Ok(block))
-        });
+        let of_block = |name: &str, block: usize| {
+            name.strip_prefix("blk.").is_some_and(|n| n.split_once('.').is_some_and(|(i, _)| i.parse() == Ok(block)))
+        };
         for layer in share.layers.clone() {
             main.extend(self.main.tensors().filter(|t| of_block(t.name, layer)).map(|t| t.name.to_owned()));
         }
@@ -181,9 +181,7 @@ impl Source<'_> {
         let (main, draft) = self.names(share);
         let main = main.iter().filter_map(|n| self.main.tensor(n));
         let draft = draft.iter().filter_map(|n| self.draft.and_then(|(f, _)| f.tensor(n)));
-        main.chain(draft).fold((0, 0), |(raw, packed), t| {
-            (raw + t.data.len() as u64, packed + packed_bytes(&t, class))
-        })
+        main.chain(draft).fold((0, 0), |(raw, packed), t| (raw + t.data.len() as u64, packed + packed_bytes(&t, class)))
     }
 }
 
@@ -197,7 +195,7 @@ fn packed_bytes(t: &Tensor<'_>, class: DeviceClass) -> u64 {
 /// Whether every matrix has a type that matrices can have; names the first that has not.
 pub fn check_types(source: &Source<'_>, class: DeviceClass) -> Result<()> {
     let files = [Some(source.main), source.draft.map(|d| d.0)];
-    for t in files.into_iter().flatten().flat_map(|f| f.tensors()).filter(|t| t.shape.len() > 1) {
+    for t in files.into_iter().flatten().flat_map(ModelFile::tensors).filter(|t| t.shape.len() > 1) {
         if t.ty != TensorType::F32 && Matrix::packed_bytes(t.ty, t.rows(), t.columns(), class).is_none() {
             return Err(Error::new(
                 ErrorKind::Model,
