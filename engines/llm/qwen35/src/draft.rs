@@ -40,7 +40,8 @@ impl Qwen35 {
         }
         // without a choice nothing attends
         let n_splits = if choose { table.splits(stage.sizes.max_splits) } else { 1 };
-        stage.decode(&self.p, Recorded::Draft { rows: rows.len(), n_splits, fresh, choose }, &mut None)
+        let what = Recorded::Draft { rows: rows.len(), n_splits, fresh, choose };
+        stage.decode(&self.p, (what, rows.last().map_or(0, |r| r.0 + 1)), &mut None)
     }
 
     /// Takes the draft block through all rows of the trunk, `next` being the token behind the last; with `choose` it drafts the

@@ -9,7 +9,7 @@ use crate::session::{Logits, Sessions};
 use crate::stage::Stage;
 use crate::weights::{Loading, Source};
 use crate::work::{MAX_ROWS, Plan};
-use crate::{device_error, fit};
+use crate::{device_error, fit, kernel_error};
 use ns_llm::{
     Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions, Progress,
     Result, Sampling, SessionId, Tap, sampler,
@@ -36,18 +36,30 @@ pub fn plain(sampling: &Sampling) -> bool {
     sampling.is_greedy() && !sampling.has_penalties() && sampling.logprobs.is_none()
 }
 
+/// A model's files as the loading sees them: a draft block only where drafts are wanted.
+fn source<'a>(files: &'a Files, options: &Options) -> Source<'a> {
+    Source { main: &files.main, p: &files.p, draft: files.draft().filter(|_| options.drafts > 0) }
+}
+
 impl Qwen35 {
+    /// What [`Qwen35::load`] would take of the devices.
+    pub fn plan(path: &Path, load: &LoadOptions) -> Result<ns_llm::Plan> {
+        let options = Options::read(load)?;
+        let files = Files::open(path, options.mtp.as_deref(), options.drafts > 0)?;
+        Ok(fit::plan(&source(&files, &options), &options, load)?.1)
+    }
+
     /// Opens a model: reads its dimensions, plans what goes where, packs its weights.
     pub fn load(path: &Path, load: &LoadOptions, progress: Progress<'_>) -> Result<Self> {
         let options = Options::read(load)?;
         let files = Files::open(path, options.mtp.as_deref(), options.drafts > 0)?;
         let p = files.p.clone();
-        let source = Source { main: &files.main, p: &p, draft: files.draft().filter(|_| options.drafts > 0) };
+        let source = source(&files, &options);
         let draft = source.draft.is_some();
-        let placements = fit::plan(&source, &options, load)?;
+        let (placements, memory) = fit::plan(&source, &options, load)?;
+        memory.check()?;
         let mut total = 0;
         for placement in &placements {
-            tracing::info!("plan: {}", placement.line());
             total += source.bytes(&placement.share, placement.device.class()).0;
         }
         let plan = placements.first().map(|one| one.sizes.plan).ok_or_else(|| usage("no device takes the model"))?;
@@ -55,7 +67,9 @@ impl Qwen35 {
         let mut loading = Loading { done: 0, total, progress };
         let mut stages = Vec::with_capacity(placements.len());
         for one in placements {
-            stages.push(Stage::load(&source, one.device, one.share, one.sizes, &options, &mut loading)?);
+            // a device that is there twice has one profile
+            let known = stages.iter().any(|s: &Stage| s.device.info().selector == one.device.info().selector);
+            stages.push(Stage::load(&source, one.device, (one.share, one.sizes), (&options, !known), &mut loading)?);
         }
         let name = files.main.get_str("general.name").map_or_else(|| files.main.stem(), str::to_owned);
         let full = p.full_layers(0..p.n_layers);
@@ -373,14 +387,11 @@ impl Engine for Qwen35 {
         crate::kernel_checks::run(self)
     }
 
-    fn profile(&mut self) -> Vec<String> {
+    fn profile(&mut self) -> Result<Vec<String>> {
         let mut lines = Vec::new();
-        for stage in &self.stages {
-            for k in stage.device.profile().unwrap_or_default() {
-                let average = k.nanoseconds as f64 / k.count.max(1) as f64 / 1e3;
-                lines.push(format!("{:<40} {:>8} x {average:>10.1} us", k.name, k.count));
-            }
+        for profile in self.stages.iter().filter_map(|s| s.profile.as_ref()) {
+            lines.extend(profile.lines().map_err(|e| kernel_error("cannot read the profile", e))?);
         }
-        lines
+        Ok(lines)
     }
 }

@@ -49,11 +49,22 @@ pub use options::OPTIONS;
 use std::path::Path;
 
 /// The engine's entry in a tool's table.
-pub const REGISTRATION: Registration =
-    Registration { name: "qwen35", architectures: &["qwen35"], options: OPTIONS, load, info };
+pub const REGISTRATION: Registration = Registration {
+    name: "qwen35",
+    architectures: &["qwen35"],
+    options: OPTIONS,
+    max_devices: usize::MAX,
+    plan,
+    load,
+    info,
+};
 
 fn load(path: &Path, options: &LoadOptions, progress: Progress<'_>) -> Result<Box<dyn Engine>> {
     Ok(Box::new(engine::Qwen35::load(path, options, progress)?))
+}
+
+fn plan(path: &Path, options: &LoadOptions) -> Result<ns_llm::Plan> {
+    engine::Qwen35::plan(path, options)
 }
 
 fn info(path: &Path) -> Result<ns_llm::ModelInfo> {

@@ -8,7 +8,7 @@ use crate::params::Params;
 use crate::taps::TapFunction;
 use crate::weights::{Delta, Full, Fused, Layer, Mixer, Weights};
 use crate::work::{MAX_ROWS, Sizes, Work, table};
-use ns_llm_kernels::attention::{Cache, Chunk};
+use ns_llm_kernels::attention::{Cache, Chunk, split_cost};
 use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::ROW_STATE;
 use ns_llm_kernels::{At, Kernels, Result, Strided, at};
@@ -51,6 +51,8 @@ pub enum Shape {
         rows: usize,
         /// Pieces launched.
         n_splits: usize,
+        /// Cells that the rows see, in all; for the profile.
+        keys: usize,
     },
     /// A run of one session.
     Prompt {
@@ -68,6 +70,13 @@ impl Shape {
             Self::Decode { rows, .. } => rows,
             Self::Prompt { chunk, .. } => chunk.rows,
         }
+    }
+}
+
+impl Shape {
+    /// The name of a section of the profile: of decode passes, of prompt passes.
+    fn section(self, names: [&'static str; 2]) -> &'static str {
+        names[usize::from(matches!(self, Self::Prompt { .. }))]
     }
 }
 
@@ -119,6 +128,7 @@ impl<'a> Pass<'a> {
 
     /// The rows' embeddings into the residual stream.
     pub fn embed(&self, shape: Shape) -> Result<()> {
+        self.queue.section(shape.section(["decode: embedding", "prompt: embedding"]));
         let ids = match shape {
             Shape::Decode { .. } => (&self.work.table, table::IDS),
             Shape::Prompt { .. } => (&self.work.ids, 0),
@@ -133,11 +143,16 @@ impl<'a> Pass<'a> {
             self.norm_tap("attn_norm", index, &layer.norm, shape.rows(), tap)?;
             match &layer.mixer {
                 Mixer::Full(full) => {
+                    self.queue.section(shape.section(["decode: attention", "prompt: attention"]));
                     self.full_store(shape, &layer.norm, full)?;
                     self.full_attend(shape, 0, full, index, tap)?;
                 }
-                Mixer::Delta(delta) => self.delta(shape, &layer.norm, delta, index, tap)?,
+                Mixer::Delta(delta) => {
+                    self.queue.section(shape.section(["decode: DeltaNet", "prompt: DeltaNet"]));
+                    self.delta(shape, &layer.norm, delta, index, tap)?;
+                }
             }
+            self.queue.section(shape.section(["decode: feed-forward", "prompt: feed-forward"]));
             self.feed_forward(shape, 0, layer, index, tap)?;
         }
         Ok(())
@@ -213,7 +228,9 @@ impl<'a> Pass<'a> {
             }
         }
         match shape {
-            Shape::Decode { n_splits, .. } => {
+            Shape::Decode { n_splits, keys, .. } => {
+                let (bytes, operations) = split_cost(heads, cache.precision, keys);
+                self.queue.cost(bytes, operations);
                 let partial = (&self.work.partial, 0);
                 let size = (rows, n_splits);
                 self.kernels.attention.split(self.queue, q, &cache, states, partial, heads, size, self.scale())?;
@@ -344,6 +361,7 @@ impl<'a> Pass<'a> {
 
     /// Brings the slot of the table's first entry up to date: its kept rows are run again.
     pub fn settle(&self) -> Result<()> {
+        self.queue.section("settle");
         let heads = self.p.shape();
         let mixed = at(&self.work.mixed, heads.value_cols());
         for layer in &self.weights.layers {
@@ -359,6 +377,7 @@ impl<'a> Pass<'a> {
 
     /// Logits of `rows` rows from row `first` of the residual stream, into the logits buffer; up to eight.
     pub fn head(&self, first: usize, rows: usize) -> Result<()> {
+        self.queue.section("head");
         let norm = (self.weights.output_norm()?, 0);
         let x = from_row(self.x(), first);
         self.kernels.rows.rms_norm_act(self.queue, x, norm, self.act(), (rows, self.d()), self.p.rms_eps)?;
@@ -380,6 +399,7 @@ impl<'a> Pass<'a> {
     /// normed; else they are a draft's own. Row i pairs with token id i.
     fn draft_store(&self, shape: Shape, ids: At<'a>, hidden: Strided<'a>, fresh: bool) -> Result<()> {
         let (d, rows, eps, queue) = (self.d(), shape.rows(), self.p.rms_eps, self.queue);
+        queue.section(shape.section(["draft", "prompt: draft"]));
         let draft = self.weights.draft()?;
         let embedding = match &draft.embedding {
             Some(own) => own,
@@ -420,9 +440,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Decode rows through the draft block. With `choose`, the last row's draft logits, likeliest token and normed row follow.
-    pub fn draft_rows(&self, rows: usize, n_splits: usize, fresh: bool, choose: bool) -> Result<()> {
+    pub fn draft_rows(&self, (rows, keys): (usize, usize), n_splits: usize, fresh: bool, choose: bool) -> Result<()> {
         let (d, eps, queue) = (self.d(), self.p.rms_eps, self.queue);
-        let shape = Shape::Decode { rows, n_splits };
+        let shape = Shape::Decode { rows, n_splits, keys };
         self.draft_store(shape, (&self.work.table, table::IDS), at(&self.work.hidden, d), fresh)?;
         if !choose {
             return Ok(());

@@ -42,6 +42,11 @@ impl Table {
         splits(longest).next_power_of_two().min(most)
     }
 
+    /// Cells that the rows see.
+    pub fn keys(&self) -> usize {
+        self.states.iter().map(|s| s.position as usize + 1).sum()
+    }
+
     /// Its bytes, in the places of [`crate::work::table`].
     pub fn to_bytes(&self) -> Vec<u8> {
         use crate::work::table;
@@ -132,7 +137,7 @@ impl Qwen35 {
         let bytes = Table { states: Vec::new(), slots: s.slots(0, 0).to_bytes().to_vec() }.to_bytes();
         for stage in self.stages.iter_mut().filter(|s| s.sizes.delta_layers > 0) {
             stage.write_table(&bytes)?;
-            stage.decode(&self.p, Recorded::Settle, &mut None)?;
+            stage.decode(&self.p, (Recorded::Settle, 0), &mut None)?;
         }
         self.sessions.get_mut(session)?.settle();
         Ok(())
@@ -156,7 +161,7 @@ impl Qwen35 {
                 table.slots.extend_from_slice(&entry);
             }
         }
-        let (bytes, rows, d) = (table.to_bytes(), table.rows(), self.p.hidden_size);
+        let (bytes, rows, keys, d) = (table.to_bytes(), table.rows(), table.keys(), self.p.hidden_size);
         let n_splits = table.splits(self.last().sizes.max_splits);
         let mut handed: Option<Vec<f32>> = None;
         for stage in &mut self.stages {
@@ -165,7 +170,7 @@ impl Qwen35 {
                 stage.write_x(&x)?;
             }
             let mut lent = tap.as_mut().map(|t| &mut **t as TapFunction<'_>);
-            stage.decode(&self.p, Recorded::Rows(rows, n_splits), &mut lent)?;
+            stage.decode(&self.p, (Recorded::Rows(rows, n_splits), keys), &mut lent)?;
             if !stage.share.last {
                 handed = Some(stage.read_x(rows, d)?);
             }

@@ -9,9 +9,9 @@ use crate::weights::{self, Loading, Share, Source, Weights};
 use crate::work::{MAX_ROWS, Sizes, Work, table};
 use crate::{device_error, kernel_error};
 use ns_llm::{Error, ErrorKind, Result};
-use ns_llm_kernels::Kernels;
 use ns_llm_kernels::attention::Chunk;
 use ns_llm_kernels::product::{Products, Scratch};
+use ns_llm_kernels::{Kernels, Profile};
 use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
 use std::collections::HashMap;
 
@@ -64,6 +64,8 @@ pub struct Stage {
     pub queue: Queue,
     /// The device.
     pub device: Device,
+    /// Its profile, where one is kept.
+    pub profile: Option<Profile>,
 }
 
 /// Memory that products of prompt rows need.
@@ -81,14 +83,19 @@ impl Stage {
     pub fn load(
         source: &Source<'_>,
         device: Device,
-        share: Share,
-        sizes: Sizes,
-        options: &Options,
+        (share, sizes): (Share, Sizes),
+        (options, profiled): (&Options, bool),
         loading: &mut Loading<'_>,
     ) -> Result<Self> {
         let p = source.p;
-        let queue = device.queue().map_err(|e| device_error("cannot open a queue", e))?;
         let folder = Locations::discover().kernels;
+        let profile = if profiled {
+            Profile::start(&device, &folder).map_err(|e| kernel_error("cannot measure the device", e))?
+        } else {
+            None
+        };
+        let queue = device.queue().map_err(|e| device_error("cannot open a queue", e))?;
+        queue.section("load");
         let failed = |e| kernel_error("cannot load the kernels", e);
         let kernels = Kernels::load(&device, &folder).map_err(failed)?;
         let own = kernels::Kernels::load(&device, &folder).map_err(failed)?;
@@ -111,7 +118,8 @@ impl Stage {
             share,
             sizes,
             graphs: HashMap::new(),
-            use_graphs: options.graphs,
+            // what a recorded pass costs would be told for every replay alike
+            use_graphs: options.graphs && !queue.profiled(),
             products,
             weights,
             work,
@@ -122,6 +130,7 @@ impl Stage {
             own,
             queue,
             device,
+            profile,
         })
     }
 
@@ -158,21 +167,27 @@ impl Stage {
         self.queue.write(&self.work.x, 0, bytes_of(rows)).map_err(|e| device_error("cannot hand rows over", e))
     }
 
-    /// Runs a decode pass whose table is written: replayed, or recorded after it ran once.
-    pub fn decode(&mut self, p: &Params, what: Recorded, tap: &mut Option<TapFunction<'_>>) -> Result<()> {
+    /// Runs a decode pass whose table is written: replayed, or recorded after it ran once. `keys` cells are seen in all, for the
+    /// profile.
+    pub fn decode(
+        &mut self,
+        p: &Params,
+        (what, keys): (Recorded, usize),
+        tap: &mut Option<TapFunction<'_>>,
+    ) -> Result<()> {
         let failed = |e| kernel_error("a decode pass failed", e);
         let device_failed = |e| device_error("a decode pass failed", e);
         if tap.is_some() || !self.use_graphs {
-            return self.commands(p, what, tap).map_err(failed);
+            return self.commands(p, (what, keys), tap).map_err(failed);
         }
         if let Some(graph) = self.graphs.get(&what) {
             return self.queue.replay(graph).map_err(device_failed);
         }
         // Once plainly, which is this pass: modules that load lazily must be there before the recording.
-        self.commands(p, what, &mut None).map_err(failed)?;
+        self.commands(p, (what, keys), &mut None).map_err(failed)?;
         self.queue.wait().map_err(device_failed)?;
         self.queue.begin_graph().map_err(|e| device_error("cannot record a decode pass", e))?;
-        if let Err(error) = self.commands(p, what, &mut None) {
+        if let Err(error) = self.commands(p, (what, keys), &mut None) {
             // the recording's own error is the one to report
             let _ = self.queue.cancel_graph();
             return Err(failed(error));
@@ -183,11 +198,16 @@ impl Stage {
         Ok(())
     }
 
-    fn commands(&self, p: &Params, what: Recorded, tap: &mut Option<TapFunction<'_>>) -> ns_llm_kernels::Result<()> {
+    fn commands(
+        &self,
+        p: &Params,
+        (what, keys): (Recorded, usize),
+        tap: &mut Option<TapFunction<'_>>,
+    ) -> ns_llm_kernels::Result<()> {
         let pass = self.pass(p);
         match what {
             Recorded::Rows(rows, n_splits) => {
-                let shape = Shape::Decode { rows, n_splits };
+                let shape = Shape::Decode { rows, n_splits, keys };
                 if self.share.first {
                     pass.embed(shape)?;
                 }
@@ -200,7 +220,7 @@ impl Stage {
                 Ok(())
             }
             Recorded::Settle => pass.settle(),
-            Recorded::Draft { rows, n_splits, fresh, choose } => pass.draft_rows(rows, n_splits, fresh, choose),
+            Recorded::Draft { rows, n_splits, fresh, choose } => pass.draft_rows((rows, keys), n_splits, fresh, choose),
         }
     }
 

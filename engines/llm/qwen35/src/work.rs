@@ -119,7 +119,18 @@ impl Sizes {
 
     /// Bytes of the key-value cache.
     pub fn cache(&self, p: &Params) -> u64 {
-        self.precision.size(self.full_layers * 2 * p.n_kv * p.head_dim * self.plan.cells) as u64
+        self.cells(p, self.plan.cells)
+    }
+
+    /// Bytes of that many cells.
+    fn cells(&self, p: &Params, cells: usize) -> u64 {
+        self.precision.size(self.full_layers * 2 * p.n_kv * p.head_dim * cells) as u64
+    }
+
+    /// Bytes of caches and states of a session with that many cells.
+    pub fn session(&self, p: &Params, cells: usize) -> u64 {
+        let slot = self.state(p) + 2 * self.delta_layers * Self::kept_layer(p);
+        self.cells(p, cells) + slot as u64
     }
 
     /// Bytes of the rows of the trunk that wait for the draft block.
