@@ -207,6 +207,7 @@ impl Matrix {
                 queue.write(staging, 0, raw)?;
                 // one sub-group a block of 16 rows of the layout
                 let groups = (first % 16 + count).div_ceil(16) * blocks;
+                queue.cost(2 * raw.len(), count * cols);
                 queue.launch(
                     &own.pack,
                     [groups.div_ceil(4) * 64, 1, 1],
