@@ -124,7 +124,7 @@ cd "$top"
 word=$1
 shift
 case $word in
-  check) exec "$nix" flake check "${over[@]}" "$@" ;;
+  check) exec "$nix" flake check --keep-going "${over[@]}" "$@" ;;
   build)
     [ $# -ge 1 ] || fail "nix build needs the name of a package: ./build.sh nix build nextsycl-llm"
     names=()

@@ -46,9 +46,14 @@ impl Sizes {
         }
     }
 
+    /// Bytes of one cell of the key-value cache: a token in all layers.
+    pub fn cell(&self, p: &Params) -> u64 {
+        (p.n_layers * 2 * p.n_kv * p.head_dim) as u64 * self.kv_bytes as u64
+    }
+
     /// Bytes of the key-value cache.
     pub fn cache(&self, p: &Params) -> u64 {
-        (p.n_layers * 2 * p.n_kv * p.head_dim) as u64 * self.cells as u64 * self.kv_bytes as u64
+        self.cell(p) * self.cells as u64
     }
 
     fn rows(&self, columns: usize) -> usize {
