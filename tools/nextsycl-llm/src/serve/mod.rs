@@ -19,7 +19,7 @@ mod scheduler;
 #[cfg(test)]
 mod tests;
 
-pub use clock::random;
+pub use clock::{random, rfc3339};
 pub use job::Finish;
 pub use refuse::Doors;
 pub use scheduler::rate;

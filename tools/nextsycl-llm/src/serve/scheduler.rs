@@ -123,6 +123,7 @@ impl Scheduler {
             self.pulse.waiting.store(self.queue.len(), Ordering::Relaxed);
             if self.slots.iter().all(|s| s.work.is_none()) {
                 if self.stopping && self.queue.is_empty() {
+                    self.engine.profile()?.iter().for_each(|line| tracing::info!("{line}"));
                     return Ok(());
                 }
                 continue;
