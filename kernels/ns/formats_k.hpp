@@ -9,11 +9,11 @@ struct FormatQ5_K {
   static constexpr bool HAS_OFFSET = true, FLOAT = false, DESCRIBED = true;
   static constexpr Fields<1> FIELDS{{{0, 176}}}; // whole: aligned as it is
 
-  static i32 code(const u8 *b, i32 i) {
+  static NS_INLINE i32 code(const u8 *b, i32 i) {
     const i32 g = i / 32, l = i % 32;
     return (b[48 + 32 * (g / 2) + l] >> 4 * (g % 2) & 15) | (b[16 + l] >> g & 1) << 4;
   }
-  template <class At> static f32 value(At at, i32 i) {
+  template <class At> static NS_INLINE f32 value(At at, i32 i) {
     const u8 *b = at(0);
     i32 scale, minimum;
     k4_scale(b + 4, i / 32, scale, minimum);
@@ -46,18 +46,18 @@ template <> struct CpuPart<FormatQ5_K> {
   using F = FormatQ5_K;
   const u8 *q_, *h_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) {
     const u8 *part = b + F::HEAD + F::PART_BYTES * p;
     d = half_at(b + 2 * lane) * (f32)part[lane];
     o = -half_at(b + 32 + 2 * lane) * (f32)part[16 + lane];
     q_ = part + 32 + lane;
     h_ = part + 288 + lane;
   }
-  f32 q(i32 j) const {
+  NS_INLINE f32 q(i32 j) const {
     const i32 k = j % 16, nibble = j < 16 ? q_[16 * k] & 15 : q_[16 * k] >> 4;
     return (f32)(nibble | (h_[16 * (k / 4)] >> (k % 4 + j / 16 * 4) & 1) << 4);
   }
-  template <class G> void each(G g) const {
+  template <class G> NS_INLINE void each(G g) const {
     repeat<16>([&](i32 j) __attribute__((always_inline)) {
       const i32 v = q_[16 * j], h = h_[16 * (j / 4)];
       g(j, (f32)((v & 15) | (h << (4 - j % 4) & 16)));
@@ -72,14 +72,14 @@ struct FormatQ3_K {
   static constexpr bool HAS_OFFSET = true, FLOAT = false, DESCRIBED = true;
   static constexpr Fields<4> FIELDS{{{0, 32}, {32, 64}, {96, 12}, {108, 2}}}; // h, q, sc, d
 
-  template <class At> static i32 code(At at, i32 i) { // 0..7
+  template <class At> static NS_INLINE i32 code(At at, i32 i) { // 0..7
     const i32 n = i / 128, j = i / 32 % 4, l = i % 32;
     return (at(1)[32 * n + l] >> 2 * j & 3) | (at(0)[l] >> (4 * n + j) & 1) << 2;
   }
-  template <class At> static i32 scale(At at, i32 g) {
+  template <class At> static NS_INLINE i32 scale(At at, i32 g) {
     return ((at(2)[g % 8] >> 4 * (g / 8) & 15) | (at(2)[8 + g % 4] >> 2 * (g / 4) & 3) << 4) - 32;
   }
-  template <class At> static f32 value(At at, i32 i) {
+  template <class At> static NS_INLINE f32 value(At at, i32 i) {
     return half_at(at(3)) * (f32)scale(at, i / 16) * (f32)(code(at, i) - 4);
   }
 
@@ -108,15 +108,15 @@ template <> struct CpuPart<FormatQ3_K> {
   using F = FormatQ3_K;
   const u8 *q_, *h_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) {
     const u8 *part = b + F::HEAD + F::PART_BYTES * p;
     d = half_at(b + 2 * lane) * (f32)((const i8 *)part)[lane];
     o = -4.0f * d;
     q_ = part + 16 + lane;
     h_ = part + 80 + lane;
   }
-  f32 q(i32 j) const { return (f32)((q_[16 * (j % 4)] >> 2 * (j / 4) & 3) | (h_[16 * (j % 2)] >> j / 2 & 1) << 2); }
-  template <class G> void each(G g) const {
+  NS_INLINE f32 q(i32 j) const { return (f32)((q_[16 * (j % 4)] >> 2 * (j / 4) & 3) | (h_[16 * (j % 2)] >> j / 2 & 1) << 2); }
+  template <class G> NS_INLINE void each(G g) const {
     repeat<4>([&](i32 j) __attribute__((always_inline)) {
       const i32 v = q_[16 * j], h = j < 2 ? h_[16 * j] << 2 : h_[16 * (j - 2)] << 1;
       g(j, (f32)((v & 3) | (h & 4)));
@@ -133,8 +133,8 @@ struct FormatQ2_K {
   static constexpr bool HAS_OFFSET = true, FLOAT = false, DESCRIBED = true;
   static constexpr Fields<3> FIELDS{{{0, 16}, {16, 64}, {80, 4}}}; // sc mn, q, d dmin
 
-  template <class At> static i32 code(At at, i32 i) { return at(1)[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3; }
-  template <class At> static f32 value(At at, i32 i) {
+  template <class At> static NS_INLINE i32 code(At at, i32 i) { return at(1)[32 * (i / 128) + i % 32] >> 2 * (i / 32 % 4) & 3; }
+  template <class At> static NS_INLINE f32 value(At at, i32 i) {
     const i32 s = at(0)[i / 16];
     return half_at(at(2)) * (f32)(s & 15) * (f32)code(at, i) - half_at(at(2) + 2) * (f32)(s >> 4);
   }
@@ -159,15 +159,15 @@ template <> struct CpuPart<FormatQ2_K> {
   using F = FormatQ2_K;
   const u8 *q_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) {
     const u8 *part = b + F::HEAD + F::PART_BYTES * p;
     const i32 s = part[lane];
     d = half_at(b + 2 * lane) * (f32)(s & 15);
     o = -half_at(b + 32 + 2 * lane) * (f32)(s >> 4);
     q_ = part + 16 + lane;
   }
-  f32 q(i32 j) const { return (f32)(q_[16 * (j % 4)] >> 2 * (j / 4) & 3); }
-  template <class G> void each(G g) const {
+  NS_INLINE f32 q(i32 j) const { return (f32)(q_[16 * (j % 4)] >> 2 * (j / 4) & 3); }
+  template <class G> NS_INLINE void each(G g) const {
     repeat<4>([&](i32 j) __attribute__((always_inline)) {
       const i32 v = q_[16 * j];
       g(j, (f32)(v & 3)), g(j + 4, (f32)(v >> 2 & 3)), g(j + 8, (f32)(v >> 4 & 3)), g(j + 12, (f32)(v >> 6));
