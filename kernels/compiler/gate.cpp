@@ -78,6 +78,8 @@ int gate(const GateOptions &o) {
     if (module.at("format", Json::number).value != 1) fail(where + ": of another format than 1");
     std::string name = module.at("module", Json::text).string;
     modules++;
+    const Json *wished = module.get("build_options");
+    std::string options = wished ? wished->string : "";
     for (auto &target : o.targets) {
       const Json *native = module.get("native"), *entry = native ? native->get(target) : nullptr;
       Bytes code;
@@ -88,7 +90,7 @@ int gate(const GateOptions &o) {
         if (sha256(code) != entry->at("sha256", Json::text).string) fail(join(o.dir, code_name) + ": is not the file its module description was made with: build the kernels again");
       } else {
         if (o.ocloc.empty()) fail(where + ": has no native code for " + target + ": give --ocloc");
-        code = compile_native(o.ocloc, join(o.dir, module.at("spirv", Json::object).at("file", Json::text).string), target, module.get("build_options") != nullptr, checker.work.path());
+        code = compile_native(o.ocloc, join(o.dir, module.at("spirv", Json::object).at("file", Json::text).string), target, options, checker.work.path());
       }
       std::vector<NativeKernel> kernels = read_native(code, code_name);
       for (auto &k : module.at("kernels", Json::list).items) {
@@ -103,6 +105,7 @@ int gate(const GateOptions &o) {
         const Json *esimd = k.get("esimd");
         uint64_t declared = esimd && esimd->value ? 1 : static_cast<uint64_t>(k.at("sub_group_size", Json::number).value);
         expect(n.simd == declared, "runs with SIMD width " + std::to_string(n.simd) + ", declared is " + std::to_string(declared));
+        expect(options.find("large-register-file") == std::string::npos || n.grf == 256, "has " + std::to_string(n.grf) + " registers, 256 are wanted");
         expect(n.spill == 0, "spills registers (" + std::to_string(n.spill) + " bytes)");
         expect(n.private_bytes == 0, "keeps an array in memory (private memory, " + std::to_string(n.private_bytes) + " bytes): index it with constants only");
         expect(n.scratch == 0 || n.spill || n.private_bytes, "uses scratch memory (" + std::to_string(n.scratch) + " bytes)");
