@@ -14,7 +14,7 @@ that() { local name=$1; shift; if "$@"; then ok "$name"; else bad "$name"; fi; }
 end() { printf '%d passed, %d failed, %d skipped\n' $passed $failed $skipped; [ $failed = 0 ]; exit; }
 
 packages=()
-for pair in nix-store:nix-bin unzip:unzip patchelf:patchelf systemd-analyze:systemd git:git; do
+for pair in nix-store:nix-bin unzip:unzip patchelf:patchelf systemd-analyze:systemd git:git curl:curl; do
   command -v "${pair%%:*}" > /dev/null || packages+=("${pair##*:}")
 done
 if [ ${#packages[@]} -gt 0 ]; then

@@ -143,7 +143,7 @@ in
 
       with subtest("without requests it ends, and the next connection starts it again"):
           before = pid("nextsycl-llm-main.service")
-          machine.wait_until_succeeds("systemctl show -P ActiveState nextsycl-llm-main.service | grep -qx inactive", timeout=60)
+          machine.wait_until_succeeds("systemctl show -P ActiveState nextsycl-llm-main.service | grep -qx inactive", timeout=120)
           assert machine.get_unit_property("nextsycl-llm-main.service", "Result") == "success"
           assert state("nextsycl-llm-main.socket") == "active"
           ask(8085)

@@ -73,7 +73,7 @@
 
     with subtest("without requests it ends, and the next connection starts it again"):
         machine.wait_until_succeeds(
-            alice + "systemctl --user show -P ActiveState nextsycl-llm.service | grep -qx inactive", timeout=60
+            alice + "systemctl --user show -P ActiveState nextsycl-llm.service | grep -qx inactive", timeout=120
         )
         assert prop("nextsycl-llm.service", "Result") == "success"
         ask()

@@ -207,6 +207,7 @@ impl Queue {
         let source = within(from.block(), from_offset, bytes, "copy from")?;
         self.use_host(to.in_use());
         self.use_host(from.in_use());
+        self.cost(2 * bytes, 0);
         // SAFETY: both ranges are inside live blocks; a block that is dropped waits for the queues first.
         check(core, unsafe { (core.ns_queue_copy)(self.handle, target, source, bytes) })
     }
@@ -218,6 +219,7 @@ impl Queue {
     pub fn fill(&self, to: &Buffer, offset: usize, bytes: usize, byte: u8) -> Result<()> {
         let core = ffi::core()?;
         let pointer = within(&to.0, offset, bytes, "fill")?;
+        self.cost(bytes, 0);
         // SAFETY: the range is inside a live block.
         check(core, unsafe { (core.ns_queue_fill)(self.handle, pointer, i32::from(byte), bytes) })
     }

@@ -12,11 +12,15 @@ case ${1:-} in
   --probe)
     not_run() { echo "not run: $*" >&2; exit 77; }
     [ "$(id -u)" = 0 ] || not_run "a machine for a test needs root"
-    for program in unshare nsenter mount umount pivot_root setpriv systemctl journalctl python3; do
+    for program in unshare nsenter mount umount pivot_root setpriv systemctl systemd-analyze journalctl runuser curl python3; do
       command -v "$program" > /dev/null || not_run "a machine for a test needs $program"
     done
     [ -x /usr/lib/systemd/systemd ] || not_run "a machine for a test needs /usr/lib/systemd/systemd"
-    grep -q ' cgroup2 ' /proc/mounts || not_run "a machine for a test needs control groups, version 2"
+    group=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+    [ -n "$group" ] || not_run "a machine for a test needs control groups, version 2"
+    group=$group$(sed -n 's/^0:://p' /proc/self/cgroup)/probe-$$
+    mkdir "$group" 2> /dev/null || not_run "a machine for a test needs a control group of its own, and none can be made here"
+    rmdir "$group"
     unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child sh -ec '
       mount --make-rprivate /
       mount -t proc proc /proc

@@ -244,9 +244,10 @@ pub trait Engine: Send {
 
     /// Runs each decode kernel of the model against the exact path.
     fn check_kernels(&mut self) -> Result<Vec<KernelCheck>>;
-    /// Lines for a profile of the passes so far; empty unless profiling was asked for at load.
-    fn profile(&mut self) -> Vec<String> {
-        Vec::new()
+    /// Lines of a profile of everything so far: time, bytes and operations a section or kernel against what the device can do.
+    /// Empty unless profiling was asked for at load (`NS_PROFILE`).
+    fn profile(&mut self) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 
     /// Reads all tokens and returns the last row's logits.

@@ -135,6 +135,13 @@ pub const fn partial_bytes(rows: usize, n_heads: usize, head_dim: usize, n_split
     rows * n_heads * n_splits * (head_dim + 2) * 4
 }
 
+/// Bytes and operations of [`Attention::split`] where its rows see `keys` cells in all. For [`Queue::cost`]: the launch itself does
+/// not know the rows' positions, they are in the row table.
+#[must_use]
+pub const fn split_cost(heads: Heads, precision: KvPrecision, keys: usize) -> (usize, usize) {
+    (precision.size(2 * heads.n_kv * heads.head_dim * keys), 4 * heads.n_heads * heads.head_dim * keys)
+}
+
 /// Pieces of a row at `position`.
 #[must_use]
 pub const fn splits(position: usize) -> usize {
@@ -261,6 +268,10 @@ impl Attention {
         c.fits("the row table", row_state, rows.saturating_mul(ROW_STATE / 8), 8)?;
         let stride = c.act("act", &act, rows, heads.n_heads * heads.head_dim, self.class)?;
         let (parts, items) = shared_row(self.class, heads.n_heads * heads.head_dim);
+        queue.cost(
+            partial_bytes(rows, heads.n_heads, heads.head_dim, n_splits) + rows * act.ld,
+            2 * pieces * heads.head_dim,
+        );
         Ok(queue.launch(
             &self.combine_act,
             [rows * parts * items, 1, 1],
@@ -317,6 +328,8 @@ impl Attention {
             c.fits("scratch", scratch, needed / 4, 4)?;
             let cells = seen.next_multiple_of(CELL_ALIGN);
             let parts = cells.div_ceil(64).min(16);
+            let values = 2 * heads.n_kv * heads.head_dim * cells;
+            queue.cost(cache.precision.size(values) + 4 * values, values);
             queue.launch(
                 &self.expand_kv,
                 [2 * heads.n_kv * parts * 64, 1, 1],
@@ -334,6 +347,9 @@ impl Attention {
             )?;
             source = (scratch.0, scratch.1, KvPrecision::F32, 0, 0, cells);
         }
+        let pairs = chunk.rows * chunk.position + chunk.rows * (chunk.rows + 1) / 2;
+        let (bytes, _) = split_cost(heads, source.2, seen);
+        queue.cost(2 * chunk.rows * columns * 4 + bytes, 4 * columns * pairs);
         Ok(queue.launch(
             &self.prompt[source.2.index(c)?],
             [chunk.rows.div_ceil(prompt_rows(self.class)) * heads.n_heads * 16, 1, 1],

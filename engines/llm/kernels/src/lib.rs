@@ -9,6 +9,7 @@ mod check;
 mod error;
 pub mod matrix;
 pub mod product;
+pub mod profile;
 pub mod rows;
 pub mod sampling;
 
@@ -19,6 +20,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use matrix::{Matrix, RawRows};
 use ns_sycl::{Buffer, Device};
 pub use product::Products;
+pub use profile::{Ceilings, Profile};
 
 /// Device memory from a byte offset on.
 pub type At<'a> = (&'a Buffer, usize);

@@ -12,10 +12,10 @@ use ns_llm::{
     Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions, Moment,
     OptionValues, Plan, Progress, Result, Sampling, SessionId, Tap, sampler,
 };
-use ns_llm_kernels::Kernels;
 use ns_llm_kernels::attention::{Chunk, KvPrecision, splits};
 use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::{ROW_STATE, RowState};
+use ns_llm_kernels::{Kernels, Profile};
 use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
 use ns_weights::ModelFile;
 use std::collections::HashMap;
@@ -36,6 +36,7 @@ pub struct Llama {
     kernels: Kernels,
     queue: Queue,
     device: Device,
+    profile: Option<Profile>,
     sessions: Sessions,
     file: ModelFile,
 }
@@ -76,9 +77,11 @@ impl Llama {
         let Fit { chunk, precision, sizes, scratch, .. } = fit;
         let cells = sizes.cells;
 
+        let folder = Locations::discover().kernels;
+        let profile = Profile::start(&device, &folder).map_err(|e| kernel_error("cannot measure the device", e))?;
         let queue = device.queue().map_err(|e| device_error("cannot open a queue", e))?;
-        let kernels = Kernels::load(&device, &Locations::discover().kernels)
-            .map_err(|e| kernel_error("cannot load the kernels", e))?;
+        queue.section("load");
+        let kernels = Kernels::load(&device, &folder).map_err(|e| kernel_error("cannot load the kernels", e))?;
         let weights = weights::load(&file, &p, &device, &queue, &kernels, progress)?;
         let work = Work::new(&device, &p, &sizes)?;
         let kv = usize::try_from(sizes.cache(&p))
@@ -111,7 +114,8 @@ impl Llama {
             facts,
             sizes,
             graphs: HashMap::new(),
-            use_graphs: values.get("graph") != Some("0"),
+            // what a recorded pass costs would be told for every replay alike
+            use_graphs: values.get("graph") != Some("0") && profile.is_none(),
             products,
             weights,
             work,
@@ -120,6 +124,7 @@ impl Llama {
             kernels,
             queue,
             device,
+            profile,
             sessions: Sessions::new(cells),
             file,
             p,
@@ -209,17 +214,18 @@ impl Llama {
         let n_splits = splits(longest).next_power_of_two().min(self.sizes.max_splits.next_power_of_two());
         let n_splits = n_splits.min(self.sizes.max_splits);
         let rows = states.len();
+        let keys = states.iter().map(|s| s.position as usize + 1).sum();
         self.write_input(states)?;
         let failed = |e| kernel_error("a decode pass failed", e);
         if tap.is_some() || !self.use_graphs {
-            return self.decode_commands(rows, n_splits, tap).map_err(failed);
+            return self.decode_commands((rows, keys), n_splits, tap).map_err(failed);
         }
         if !self.graphs.contains_key(&(rows, n_splits)) {
             // Once plainly, which is this pass: modules that load lazily must be there before the recording.
-            self.decode_commands(rows, n_splits, None).map_err(failed)?;
+            self.decode_commands((rows, keys), n_splits, None).map_err(failed)?;
             self.queue.wait().map_err(|e| device_error("a decode pass failed", e))?;
             self.queue.begin_graph().map_err(|e| device_error("cannot record a decode pass", e))?;
-            if let Err(error) = self.decode_commands(rows, n_splits, None) {
+            if let Err(error) = self.decode_commands((rows, keys), n_splits, None) {
                 // the recording's own error is the one to report
                 let _ = self.queue.cancel_graph();
                 return Err(failed(error));
@@ -237,17 +243,17 @@ impl Llama {
 
     fn decode_commands(
         &self,
-        rows: usize,
+        (rows, keys): (usize, usize),
         n_splits: usize,
         mut tap: Option<TapFunction<'_>>,
     ) -> ns_llm_kernels::Result<()> {
         let pass = self.pass();
         match &mut tap {
             Some(tap) => {
-                pass.layers(Shape::Decode { rows, n_splits }, Some(&mut **tap))?;
+                pass.layers(Shape::Decode { rows, n_splits, keys }, Some(&mut **tap))?;
                 pass.result_norm(rows, &mut Some(&mut **tap))?;
             }
-            None => pass.layers(Shape::Decode { rows, n_splits }, None)?,
+            None => pass.layers(Shape::Decode { rows, n_splits, keys }, None)?,
         }
         pass.head(0, rows)?;
         pass.choose(rows)
@@ -594,19 +600,8 @@ impl Engine for Llama {
         crate::kernel_checks::run(&self.file, &self.weights, &self.queue, &self.device, &self.kernels, &self.p)
     }
 
-    fn profile(&mut self) -> Vec<String> {
-        self.device
-            .profile()
-            .unwrap_or_default()
-            .iter()
-            .map(|k| {
-                format!(
-                    "{:<40} {:>8} x {:>10.1} us",
-                    k.name,
-                    k.count,
-                    k.nanoseconds as f64 / k.count.max(1) as f64 / 1e3
-                )
-            })
-            .collect()
+    fn profile(&mut self) -> Result<Vec<String>> {
+        let lines = self.profile.as_ref().map_or_else(|| Ok(Vec::new()), Profile::lines);
+        lines.map_err(|e| kernel_error("cannot read the profile", e))
     }
 }
