@@ -1,6 +1,7 @@
-//! Kernels tuned for one architecture of models on the matrix units of Arc cards: prompt attention and prompt products.
+//! Kernels tuned for one architecture of models on Arc cards: prompt attention and prompt products on the matrix units, and products
+//! with few rows.
 //!
-//! They are ESIMD kernels: a work-item is a hardware thread. The cpu variant of their modules is the twin, the same indexing code over
+//! The first two are ESIMD kernels: a work-item is a hardware thread. The cpu variant of their modules is the twin, the same indexing code over
 //! plain multiply-adds, which reads the gpu layout of matrices too: it is there for tests, and engines do not take it.
 
 use std::collections::HashMap;
@@ -65,7 +66,7 @@ pub struct Silo {
 
 impl Silo {
     /// The silo of an architecture ("qwen35") where the device has matrix units; `None` elsewhere, and when `NS_SILO=0` switches silos
-    /// off.
+    /// off. Matrices packed afterwards take its products with few rows too.
     ///
     /// # Errors
     /// A module is missing or damaged, no memory, or the driver failed.
@@ -73,7 +74,10 @@ impl Silo {
         if !Self::wanted(kernels.device()) {
             return Ok(None);
         }
-        Self::load(kernels.device(), &kernels.dir().join(architecture).join("silo"), scratch).map(Some)
+        let dir = kernels.dir().join(architecture).join("silo");
+        let silo = Self::load(kernels.device(), &dir, scratch)?;
+        kernels.matrices.prefer(&dir);
+        Ok(Some(silo))
     }
 
     /// Whether [`Silo::open`] opens one.
