@@ -80,7 +80,8 @@ fn error_of(file: &ModelFile, table: &Table, name: &str) -> f64 {
 fn stored_values_are_near_the_exact_ones() {
     let folder = tempfile::tempdir().unwrap();
     let table = shape("llama", "small", 3).unwrap();
-    for (name, storage) in Storage::ALL {
+    for storage in Storage::ALL.into_iter().filter(|s| s.takes_values()) {
+        let name = storage.name();
         let path = folder.path().join(name);
         write(&table, storage, &path).unwrap();
         let file = ModelFile::open(&path).unwrap();
@@ -92,8 +93,8 @@ fn stored_values_are_near_the_exact_ones() {
             Storage::BF16 => 2.5e-3,
             Storage::Q8_0 => 7e-3,
             Storage::Q6_K => 0.025,
-            Storage::Q5_0 | Storage::Q5_1 => 0.05,
-            Storage::Q4_0 | Storage::Q4_1 | Storage::Q4_K => 0.10,
+            Storage::Q5_0 | Storage::Q5_1 | Storage::Q5_K => 0.05,
+            _ => 0.10, // four bits
         };
         for tensor in ["blk.5.ffn_gate.weight", "blk.0.attn_q.weight", "token_embd.weight"] {
             let found = file.tensor(tensor).unwrap().ty;

@@ -3,7 +3,7 @@
 use ns_llm::Registration;
 
 /// All engines.
-pub const ENGINES: &[&Registration] = &[&ns_llm_llama::REGISTRATION];
+pub const ENGINES: &[&Registration] = &[&ns_llm_llama::REGISTRATION, &ns_llm_qwen35::REGISTRATION];
 
 /// The engine that serves an architecture.
 pub fn for_architecture(architecture: &str) -> Option<&'static Registration> {
