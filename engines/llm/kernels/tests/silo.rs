@@ -8,8 +8,8 @@ use harness::{Bench, Numbers, bench, bits, error};
 use ns_llm_kernels::attention::{Cache, Chunk, Heads, KvPrecision};
 use ns_llm_kernels::matrix::Matrix;
 use ns_llm_kernels::silo::{Silo, SiloScratch, TYPES};
-use ns_llm_kernels::{Strided, at};
-use ns_sycl::{Buffer, DeviceClass};
+use ns_llm_kernels::{Strided, act, at};
+use ns_sycl::{Arg, Buffer, DeviceClass};
 use ns_weights::{TensorType, decode_row};
 
 fn silo(b: &Bench, rows: usize, cols: usize, n_heads: usize) -> Silo {
@@ -176,6 +176,83 @@ fn rows_do_not_depend_on_the_others() {
         for (first, rows) in [(0, 1), (40, 17), (m - 1, 1)] {
             let got = product(&b, &s, &c, &x[first * k..(first + rows) * k], rows, None);
             assert_eq!(bits(&got), bits(&all[first * n..(first + rows) * n]), "{ty} rows {first}..{}", first + rows);
+        }
+    }
+}
+
+/// x as an activation row of the gpu layout, whatever the device: the device's own kernels write its own.
+fn act_row(x: &[f32]) -> Vec<u8> {
+    let cols = x.len();
+    let mut row = vec![0xff; act::stride(cols, DeviceClass::Gpu)];
+    for (i, &v) in x.iter().enumerate() {
+        row[i * 4..][..4].copy_from_slice(&v.to_le_bytes());
+    }
+    for (b, block) in x.chunks(32).enumerate() {
+        let peak = block.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        let d = peak / 32512.0;
+        let q: Vec<i32> = block.iter().map(|v| (v * (32512.0 / peak)).round_ties_even() as i32).collect();
+        row[act::scales(cols) + b * 4..][..4].copy_from_slice(&d.to_le_bytes());
+        let sum = d * q.iter().sum::<i32>() as f32;
+        row[act::scaled_sums(cols) + b * 4..][..4].copy_from_slice(&sum.to_le_bytes());
+        for (i, q) in q.iter().enumerate() {
+            let high = (q + 128) >> 8;
+            row[act::high(cols) + b * 32 + i] = high as i8 as u8;
+            row[act::low(cols) + b * 32 + i] = (q - 256 * high) as i8 as u8;
+        }
+    }
+    row
+}
+
+/// Products with few rows: one, two and four sub-groups a pair of matrix rows, odd numbers of them; each row's bits the same in any
+/// company. Activations have 16 bits, and Q4_K's minima go off in one sum.
+#[test]
+fn products_with_few_rows() {
+    let b = bench();
+    let mut numbers = Numbers(47);
+    let dir = b.kernels.dir().join("qwen35/silo");
+    for ty in TYPES {
+        let t = ty.name().to_ascii_lowercase();
+        let module = b.device.load_module(&dir, &format!("matvec_{t}")).unwrap();
+        for (n, k) in [(1, 256), (7, 768), (130, 1280)] {
+            let c = case(&b, ty, n, k, &mut numbers);
+            let x = numbers.normals(8 * k);
+            let stride = act::stride(k, DeviceClass::Gpu);
+            let act = b.put(&x.chunks(k).flat_map(act_row).collect::<Vec<u8>>());
+            for split in [1, 2, 4] {
+                let groups = (n.div_ceil(2) * split).div_ceil(4);
+                let run = |m: usize, first: usize, add: bool| {
+                    let ldy = n + 3;
+                    let y = if add { b.put(&vec![1.0_f32; m * ldy]) } else { b.poisoned(m * ldy * 4) };
+                    let kernel = module.kernel(&format!("matvec_{t}_r{m}")).unwrap();
+                    let args = [
+                        Arg::Buffer(&c.packed, 0),
+                        Arg::Buffer(&act, first * stride),
+                        Arg::Buffer(&y, 0),
+                        Arg::I32(n as i32),
+                        Arg::I32(k as i32),
+                        Arg::I32(stride as i32),
+                        Arg::I32(ldy as i32),
+                        Arg::I32(i32::from(add)),
+                    ];
+                    b.queue.launch(&kernel, [groups * 64, 1, 1], [64, 1, 1], &args).unwrap();
+                    let got: Vec<f32> = b.read(&y, m * ldy);
+                    let beside = |v: f32| if add { v == 1.0 } else { v.is_nan() };
+                    assert!(got.iter().enumerate().all(|(i, &v)| i % ldy < n || beside(v)), "{ty} wrote beside its rows");
+                    got.chunks(ldy).flat_map(|r| r[..n].to_vec()).collect::<Vec<f32>>()
+                };
+                let all = run(8, 0, false);
+                for (i, &v) in all.iter().enumerate() {
+                    let (x, w) = (&x[i / n * k..][..k], &c.weights[i % n * k..][..k]);
+                    let products = x.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w));
+                    let (want, size) = (products.clone().sum::<f64>(), products.map(f64::abs).sum::<f64>());
+                    assert!((f64::from(v) - want).abs() <= 6e-5 * size, "{ty} {n}x{k} by {split}, {i}: {v} for {want} of {size}");
+                }
+                for (m, first) in [(1, 0), (1, 5), (3, 5)] {
+                    assert_eq!(bits(&run(m, first, false)), bits(&all[first * n..(first + m) * n]), "{ty} {m} rows from {first}");
+                }
+                let more: Vec<f32> = all[..n].iter().map(|v| 1.0 + v).collect();
+                assert_eq!(bits(&run(1, 0, true)), bits(&more), "{ty} added to what was there");
+            }
         }
     }
 }

@@ -36,7 +36,7 @@ NS_TILE void attn_tile(const f16 *q, const f16 *kv, f32 *out, i32 n_rows, i32 po
   const f32 to_base_2 = scale * 1.44269504f;
 
   V<f32, 8> o[4][2]; // rows 8 i .., values 32 t + 16 j ..
-#pragma unroll
+NS_EACH
   for (i32 i = 0; i < 4; i++) o[i][0] = V<f32, 8>(0.0f), o[i][1] = V<f32, 8>(0.0f);
   Rows<ROWS> m(LEAST), l(0.0f); // maximum so far; sum of this thread's weights
   for (i32 first = 0; first < longest; first += STEP) {
@@ -45,23 +45,23 @@ NS_TILE void attn_tile(const f16 *q, const f16 *kv, f32 *out, i32 n_rows, i32 po
     V<f32, 8> s[4][2]; // rows 8 i .., cells cell + 16 j ..
     Rows<ROWS> peak(LEAST);
     if (mine) {
-#pragma unroll
+NS_EACH
       for (i32 i = 0; i < 4; i++) s[i][0] = V<f32, 8>(0.0f), s[i][1] = V<f32, 8>(0.0f);
       for (i32 d = 0; d < HEAD; d += 32) {
         const V<f16, 64> a = load_rows<32, 2>(query, d, row0);
-#pragma unroll
+NS_EACH
         for (i32 j = 0; j < 2; j++) {
           const Pairs<16> b = load_pairs<8, 2>(key, 0, (cell / 16 + j) * 128 + d / 2);
-#pragma unroll
+NS_EACH
           for (i32 h = 0; h < 2; h++)
-#pragma unroll
+NS_EACH
             for (i32 i = 0; i < 4; i++) multiply(s[i][j], slots<8>(a, 32 * h + 8 * i), pair_slots<8>(b, 8 * h));
         }
       }
       const bool whole = cell + 31 <= position + row0; // every row sees every cell
-#pragma unroll
+NS_EACH
       for (i32 i = 0; i < 4; i++) {
-#pragma unroll
+NS_EACH
         for (i32 j = 0; j < 2; j++) {
           s[i][j] = s[i][j] * V<f32, 8>(to_base_2);
           if (!whole) hide(s[i][j], cell + 16 * j, position + row0 + 8 * i, LEAST);
@@ -72,17 +72,17 @@ NS_TILE void attn_tile(const f16 *q, const f16 *kv, f32 *out, i32 n_rows, i32 po
     local.store_rows<ROWS>(peaks + t * ROWS * 4, peak);
     barrier();
     peak = m;
-#pragma unroll
+NS_EACH
     for (i32 i = 0; i < THREADS; i++) peak = max_rows<ROWS>(peak, local.load_rows<ROWS>(peaks + i * ROWS * 4));
     const Rows<ROWS> shrink = exp2_rows<ROWS>(m - peak);
     m = peak;
     l = l * shrink;
     if (mine) {
-#pragma unroll
+NS_EACH
       for (i32 i = 0; i < 4; i++) {
         const V<f32, 8> top = spread(row_part<8>(m, 8 * i));
         Rows<8> sum(0.0f);
-#pragma unroll
+NS_EACH
         for (i32 j = 0; j < 2; j++) {
           const V<f32, 8> p = exp2_of(s[i][j] - top);
           sum = sum + row_sum(p);
@@ -91,7 +91,7 @@ NS_TILE void attn_tile(const f16 *q, const f16 *kv, f32 *out, i32 n_rows, i32 po
         put_rows<8>(l, 8 * i, row_part<8>(l, 8 * i) + sum);
       }
     }
-#pragma unroll
+NS_EACH
     for (i32 i = 0; i < 4; i++) {
       const V<f32, 8> by = spread(row_part<8>(shrink, 8 * i));
       o[i][0] = o[i][0] * by, o[i][1] = o[i][1] * by;
@@ -100,7 +100,7 @@ NS_TILE void attn_tile(const f16 *q, const f16 *kv, f32 *out, i32 n_rows, i32 po
     const i32 last = least(STEP, longest - first); // weights past it are zero as far as the next 32, values past it read as zero
     for (i32 c = 0; c < last; c += 16) {
       const Pairs<16> b = load_pairs<8, 2>(value, 32 * t, first + c);
-#pragma unroll
+NS_EACH
       for (i32 i = 0; i < 4; i++) {
         const V<f16, 8> a = local.load<8>(at + (c / 16 * ROWS + 8 * i) * 32);
         multiply(o[i][0], a, pair_slots<8>(b, 0)), multiply(o[i][1], a, pair_slots<8>(b, 8));
@@ -112,14 +112,14 @@ NS_TILE void attn_tile(const f16 *q, const f16 *kv, f32 *out, i32 n_rows, i32 po
   local.store_rows<ROWS>(peaks + t * ROWS * 4, l);
   barrier();
   l = Rows<ROWS>(0.0f);
-#pragma unroll
+NS_EACH
   for (i32 i = 0; i < THREADS; i++) l = l + local.load_rows<ROWS>(peaks + i * ROWS * 4);
   const Rows<ROWS> inverse = inverse_rows<ROWS>(l);
   const Surface to_rows{out + head * HEAD, HEAD * 4, n_rows, ldo * 4};
-#pragma unroll
+NS_EACH
   for (i32 i = 0; i < 4; i++) {
     const V<f32, 8> by = spread(row_part<8>(inverse, 8 * i));
-#pragma unroll
+NS_EACH
     for (i32 j = 0; j < 2; j++) store_sums(to_rows, 32 * t + 16 * j, row0 + 8 * i, o[i][j] * by);
   }
 }

@@ -34,7 +34,7 @@ struct SourceQ8_0 {
   }
   NS_TILE static Pairs<8> tile(const Loaded &l, i32 t) {
     Pairs<8> b;
-#pragma unroll
+NS_EACH
     for (i32 i = 0; i < 4; i++) {
       const V<u32, 1> w = slots<1>(l.q, 4 * t + i);
       // 1024 + 128 + q, q a signed byte
@@ -77,7 +77,7 @@ struct SourceQ4_K {
   NS_TILE static Pairs<8> tile(const Loaded &l, i32 t) {
     Pairs<8> b;
     const i32 high = t >> 1; // tiles 0, 1: low nibbles; 2, 3: high ones
-#pragma unroll
+NS_EACH
     for (i32 i = 0; i < 4; i++) {
       const V<u32, 1> w = slots<1>(l.q, 4 * (t & 1) + i);
       const V<u32, 1> even = high ? w >> 4 : w, odd = w >> (8 + 4 * high);
@@ -113,7 +113,7 @@ struct SourceQ6_K {
     l.high = load_words<4>(high, 8 * half + 4 * e, n);
     const V<u32, 2> sc = load_words<2>(scales, 2 * half, n);
     const V<f32, 1> scale = to<f32>(load_halves(d + (i64)least(n, rows - 1) * blocks + block, blocks, least(15, rows - 1 - least(n, rows - 1))));
-#pragma unroll
+NS_EACH
     for (i32 j = 0; j < 4; j++) {
       const i32 up = (j & 1 ? 8 : 24) - 8 * e; // byte 2 (j % 2) + e to the top
       l.d[j] = twice(to<f16>(scale * to<f32>(signed_words(slots<1>(sc, j >> 1) << up) >> 24)));
@@ -122,11 +122,11 @@ struct SourceQ6_K {
   }
   NS_TILE static Pairs<8> tile(const Loaded &l, i32 j) {
     Pairs<8> b;
-#pragma unroll
+NS_EACH
     for (i32 i = 0; i < 4; i++) {
       const V<u32, 1> w = slots<1>(l.low, 4 * (j & 1) + i), h = slots<1>(l.high, i);
       const i32 a = 4 * (j >> 1); // nibble
-#pragma unroll
+NS_EACH
       for (i32 odd = 0; odd < 2; odd++) {
         const i32 s = 2 * j + 8 * odd - 4; // of the two high bits, to bits 4 and 5
         const V<u32, 1> nibble = a + 8 * odd ? w >> (a + 8 * odd) : w, bits = s < 0 ? h << (s < 0 ? -s : 0) : s > 0 ? h >> (s > 0 ? s : 0) : h;
@@ -150,9 +150,9 @@ NS_TILE void tile_product(const u8 *packed, const f16 *x, f32 *y, i32 m, i32 row
   const Surface left{x, 2 * cols, m, 2 * cols}, out{y, 4 * rows, m, 4 * ldy};
   const Source source(packed, rows, cols);
   V<f32, 8> c[MT][NT];
-#pragma unroll
+NS_EACH
   for (i32 i = 0; i < MT; i++)
-#pragma unroll
+NS_EACH
     for (i32 j = 0; j < NT; j++) {
       if (add) c[i][j] = load_sums(out, n0 + 16 * j, m0 + 8 * i);
       else c[i][j] = V<f32, 8>(0.0f);
@@ -160,24 +160,24 @@ NS_TILE void tile_product(const u8 *packed, const f16 *x, f32 *y, i32 m, i32 row
   const i32 steps = cols / Source::STEP;
   for (i32 step = 0; step < steps; step++) {
     typename Source::Loaded loaded[NT];
-#pragma unroll
+NS_EACH
     for (i32 j = 0; j < NT; j++) loaded[j] = source.load(step, n0 + 16 * j);
-#pragma unroll
+NS_EACH
     for (i32 t = 0; t < Source::TILES; t++) {
       V<f16, 32> a[MT / 4];
-#pragma unroll
+NS_EACH
       for (i32 i = 0; i < MT / 4; i++) a[i] = load_rows<32, 1>(left, Source::column(step, t), m0 + 32 * i);
-#pragma unroll
+NS_EACH
       for (i32 j = 0; j < NT; j++) {
         const Pairs<8> b = Source::tile(loaded[j], t);
-#pragma unroll
+NS_EACH
         for (i32 i = 0; i < MT; i++) multiply(c[i][j], slots<8>(a[i / 4], i % 4 * 8), b);
       }
     }
   }
-#pragma unroll
+NS_EACH
   for (i32 i = 0; i < MT; i++)
-#pragma unroll
+NS_EACH
     for (i32 j = 0; j < NT; j++) store_sums(out, n0 + 16 * j, m0 + 8 * i, c[i][j]);
 }
 } // namespace ns

@@ -19,9 +19,11 @@
   extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((sycl::ext::oneapi::experimental::nd_range_kernel<1>))                      \
       SYCL_EXTERNAL SYCL_ESIMD_KERNEL
 #define NS_TILE inline __attribute__((always_inline)) SYCL_ESIMD_FUNCTION
+#define NS_EACH _Pragma("unroll") // tiles stay in registers
 #else
 #define NS_TILE_KERNEL NS_KERNEL
 #define NS_TILE NS_INLINE
+#define NS_EACH _Pragma("clang loop unroll(disable)") // as loops they compile in reasonable time
 #endif
 
 namespace ns {
@@ -134,7 +136,7 @@ NS_TILE Rows<8> row_sum(V<f32, 8> v) {
 // Lanes with first + lane > limit + row become `other`.
 NS_TILE void hide(V<f32, 8> &v, i32 first, i32 limit, f32 other) {
   V<i32, 1> lane(first - limit, 1);
-#pragma unroll
+NS_EACH
   for (i32 r = 0; r < 8; r++) {
     V<f32, 1> row = v.select<16, 1>(16 * r);
     row.merge(V<f32, 1>(other), lane > r);
@@ -280,7 +282,9 @@ NS_TILE V<f16, 1> load_halves(const f16 *first, i32 step, i32 last) {
 
 NS_TILE void multiply(V<f32, 8> &c, const V<f16, 8> &a, const Pairs<8> &b) {
   const auto sg = sub_group_of();
+  NS_EACH
   for (i32 r = 0; r < 8; r++)
+    NS_EACH
     for (i32 k = 0; k < 16; k++)
       c.v[r] = sycl::fma((f32)sycl::select_from_group(sg, a.v[r], k), (f32)b.v[k / 2][k % 2], c.v[r]);
 }
