@@ -46,8 +46,44 @@ Counts count_instructions(const std::string &text) {
   return c;
 }
 
+/// The loops of iga64's text that have no loop inside and at least 32 instructions: " loop=INSTRUCTIONS/MESSAGES" for each, in order.
+/// A loop is what lies between a label and a jump back to it; waiting (sync, nop) is not counted.
+std::string describe_loops(const std::string &text) {
+  struct Loop {
+    size_t first, last;
+  };
+  std::map<std::string, size_t> labels;
+  std::vector<char> kinds;  // an instruction each: 'm' message, 'i' other
+  std::vector<Loop> loops;
+  for (std::string line : split(text, '\n')) {
+    if (size_t comment = line.find("//"); comment != std::string::npos) line = line.substr(0, comment);
+    line = trim(line);
+    if (line.empty()) continue;
+    if (line[0] == 'L' && line.back() == ':') {
+      labels[line.substr(0, line.size() - 1)] = kinds.size();
+      continue;
+    }
+    if (line[0] == '(') line = trim(line.substr(std::min(line.find(')') + 1, line.size())));
+    std::string op = line.substr(0, line.find(' '));
+    if (starts_with(op, "sync") || starts_with(op, "nop") || starts_with(op, "illegal")) continue;
+    kinds.push_back(starts_with(op, "send") || starts_with(op, "load") || starts_with(op, "store") ? 'm' : 'i');
+    if (!starts_with(op, "jmpi") && !starts_with(op, "goto") && !starts_with(op, "while")) continue;
+    for (auto &word : split(line, ' '))
+      if (auto to = labels.find(word); to != labels.end()) loops.push_back({to->second, kinds.size()});
+  }
+  std::string out;
+  for (auto &l : loops) {
+    bool inner = std::none_of(loops.begin(), loops.end(), [&](const Loop &other) { return &other != &l && other.first >= l.first && other.last <= l.last && other.last - other.first < l.last - l.first; });
+    if (!inner || l.last - l.first < 32) continue;
+    auto messages = std::count(kinds.begin() + static_cast<ptrdiff_t>(l.first), kinds.begin() + static_cast<ptrdiff_t>(l.last), 'm');
+    out += " loop=" + std::to_string(l.last - l.first) + "/" + std::to_string(messages);
+  }
+  return out;
+}
+
 struct Checker {
   const GateOptions &o;
+  std::string loops;  // of the kernel disassembled last
   TemporaryFolder work{temporary_parent()};
   std::vector<std::string> iga = program_words(o.iga);
 
@@ -62,6 +98,7 @@ struct Checker {
     ProgramResult p = run_program(command);
     if (p.status != 0) fail("the disassembler (" + o.iga + ", --iga names another) ended with code " + std::to_string(p.status) + ": " + trim(p.errors));
     if (trim(p.output).empty()) fail("the disassembler (" + o.iga + ") gave nothing for kernel " + k.entry);
+    loops = describe_loops(p.output);
     return count_instructions(p.output);
   }
 };
@@ -126,6 +163,7 @@ int gate(const GateOptions &o) {
         }
         for (auto &c : counts)
           if (c.second) seen += " " + c.first + "=" + std::to_string(c.second);
+        if (o.table) seen += checker.loops;
         checks++;
         if (o.table)
           std::printf("%-9s %-40s simd %2llu grf %3llu spill %llu private %llu slm %llu%s %s\n", target.c_str(), (name + "." + kernel).c_str(), static_cast<unsigned long long>(n.simd),

@@ -4,11 +4,14 @@
 
 mod harness;
 
+use std::sync::Arc;
+
 use harness::{Bench, Numbers, bench, bits, error};
 use ns_llm_kernels::attention::{Cache, Chunk, Heads, KvPrecision};
 use ns_llm_kernels::matrix::Matrix;
+use ns_llm_kernels::product::Products;
 use ns_llm_kernels::silo::{Silo, SiloScratch, TYPES};
-use ns_llm_kernels::{Strided, act, at};
+use ns_llm_kernels::{RawRows, Strided, act, at};
 use ns_sycl::{Arg, Buffer, DeviceClass};
 use ns_weights::{TensorType, decode_row};
 
@@ -294,13 +297,21 @@ impl Session {
         Cache { buffer: &self.buffer, precision: KvPrecision::F16, cells: self.cells, layer: LAYER }
     }
 
-    fn prompt(&self, b: &Bench, s: &Silo, q: &[f32], ldq: usize, rows: usize, position: usize, scale: f32) -> Vec<f32> {
+    /// Rows of heads with four floats between them, and a row that is not to be written.
+    #[expect(clippy::too_many_arguments, reason = "the operands of the kernel")]
+    fn launch(&self, b: &Bench, s: &Silo, q: &[f32], ldq: usize, rows: usize, position: usize, scale: f32) -> Vec<f32> {
         let cols = self.heads.n_heads * self.heads.head_dim;
         let dq = b.put(q);
         let out = b.poisoned((rows + 1) * (cols + 4) * 4);
         let chunk = Chunk { rows, position, first_cell: FIRST_CELL };
         s.prompt(&b.queue, at(&dq, ldq), &self.cache(), at(&out, cols + 4), chunk, self.heads, scale).unwrap();
-        let got: Vec<f32> = b.read(&out, (rows + 1) * (cols + 4));
+        b.read(&out, (rows + 1) * (cols + 4))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the operands of the kernel")]
+    fn prompt(&self, b: &Bench, s: &Silo, q: &[f32], ldq: usize, rows: usize, position: usize, scale: f32) -> Vec<f32> {
+        let cols = self.heads.n_heads * self.heads.head_dim;
+        let got = self.launch(b, s, q, ldq, rows, position, scale);
         assert!(got[rows * (cols + 4)..].iter().all(|v| v.is_nan()), "wrote behind the last row");
         got.chunks(cols + 4).take(rows).flat_map(|r| r[..cols].to_vec()).collect()
     }
@@ -398,12 +409,36 @@ fn what_does_not_fit_is_refused() {
     assert!(!s.takes_prompt(&wide, &at(&y, 256), chunk, heads));
 }
 
-/// The CPU device never takes a silo by itself.
+/// The CPU device never takes a silo by itself, and a card with matrix units takes it unless `NS_SILO=0`: its kernels load and are
+/// launched, through the engines' own way to them. What a pretended card computes then is not looked at.
 #[test]
-fn the_processor_has_none() {
+fn a_card_opens_its_silo() {
     let b = bench();
-    if b.device.class() == DeviceClass::Cpu {
-        let scratch = SiloScratch { rows: 1, cols: 1, n_heads: 1 };
-        assert!(Silo::open(b.kernels, "qwen35", scratch).unwrap().is_none());
+    let scratch = SiloScratch { rows: 64, cols: 1024, n_heads: 4 };
+    let off = std::env::var_os("NS_SILO").is_some_and(|v| v == "0");
+    let Some(silo) = Silo::open(b.kernels, "qwen35", scratch).unwrap() else {
+        assert!(off || !b.device.info().has_matrix_units || b.device.class() == DeviceClass::Cpu);
+        return;
+    };
+    assert!(!off && b.device.class() == DeviceClass::Gpu);
+    let mut n = Numbers(48);
+    let products = Products::own(b.kernels).with_silo(Some(Arc::new(silo)));
+    for ty in TYPES {
+        let raw = random_rows(ty, 96, 1024, &mut n);
+        let matrix = Matrix::pack(b.kernels, &b.queue, ty, 1024, &[RawRows { rows: 96, data: &raw }]).unwrap();
+        let x = b.put(&n.normals(64 * 1024));
+        let y = b.poisoned(64 * 96 * 4);
+        products.run(b.kernels, &b.queue, &matrix, at(&x, 1024), 64, at(&y, 96), false).unwrap();
+        let stride = act::stride(1024, DeviceClass::Gpu);
+        let act = b.poisoned(8 * stride);
+        b.kernels.rows.to_act(&b.queue, at(&x, 1024), at(&act, stride), (8, 1024)).unwrap();
+        matrix.matvec(&b.queue, at(&act, stride), 8, at(&y, 96), false).unwrap();
+        b.queue.wait().unwrap();
+    }
+    for (n_heads, n_kv) in [(3, 3), (2, 1), (4, 1)] {
+        let heads = Heads { n_heads, n_kv, head_dim: 256 };
+        let session = Session::new(&b, &mut n, heads, 64);
+        let silo = Silo::open(b.kernels, "qwen35", scratch).unwrap().unwrap();
+        session.launch(&b, &silo, &n.normals(64 * n_heads * 256), n_heads * 256, 64, 0, 0.0625);
     }
 }
