@@ -46,6 +46,56 @@ pub fn status(value: &Value) -> String {
     if waiting > 0.0 {
         out.push_str(&format!("{waiting} more waiting\n"));
     }
+    out.push_str(&prompt_cache(value));
+    out
+}
+
+fn prompt_cache(value: &Value) -> String {
+    let Some(cache) = value.get("prompt_cache") else { return String::new() };
+    if cache.is_null() {
+        return "prompt cache: off\n".to_owned();
+    }
+    let bytes = |value: &Value| gib(value.as_u64().unwrap_or(0));
+    let sessions = cache["sessions"].as_array().map_or(1, Vec::len);
+    let live = if sessions > 1 { "the live sessions hold" } else { "the live session holds" };
+    let mut out = format!(
+        "prompt cache: {} checkpoint(s), {} of {}, {} evicted; {live} {} tokens\n",
+        cache["entries"],
+        bytes(&cache["bytes"]),
+        bytes(&cache["budget"]),
+        cache["evictions"],
+        cache["live_tokens"]
+    );
+    let disk = &cache["disk"];
+    if !disk.is_null() {
+        let (used, most) = (bytes(&disk["bytes"]), bytes(&disk["budget"]));
+        out.push_str(&format!("  on disk: {} checkpoint(s), {used} of {most}\n", disk["entries"]));
+    }
+    out
+}
+
+/// The checkpoints of the prompt cache, the most recently used first.
+pub fn cache(value: &Value) -> String {
+    if value["off"] == true {
+        return "the prompt cache is off\n".to_owned();
+    }
+    let size = |value: &Value| format!("{:.3}GiB", value.as_u64().unwrap_or(0) as f64 / (1_u64 << 30) as f64);
+    let mut rows = vec![["#", "TOKENS", "SIZE", "WHERE"].map(str::to_owned).to_vec()];
+    for (i, entry) in value["entries"].as_array().map(Vec::as_slice).unwrap_or_default().iter().enumerate() {
+        let place = if entry["disk"] == true { "disk" } else { "memory" };
+        rows.push(vec![(i + 1).to_string(), entry["tokens"].to_string(), size(&entry["bytes"]), place.to_owned()]);
+    }
+    let mut out = table(&[true, true, true, false], &rows);
+    out.push_str(&format!(
+        "{} of {}, {} evicted\n",
+        size(&value["bytes"]),
+        size(&value["budget"]),
+        value["evictions"]
+    ));
+    let disk = &value["disk"];
+    if !disk.is_null() {
+        out.push_str(&format!("on disk {} of {}\n", size(&disk["bytes"]), size(&disk["budget"])));
+    }
     out
 }
 
