@@ -318,7 +318,8 @@ fn turns_are_found_in_the_tokens() {
         let request = request(&json!({"messages": messages}));
         let ids = template.encode(&tokenizer, &request).expect("it renders");
         let turns = template.turns(&tokenizer, &request, &ids);
-        let before = |at: Option<usize>| at.map(|at| String::from_utf8_lossy(&tokenizer.decode(&ids[..at])).into_owned());
+        let before =
+            |at: Option<usize>| at.map(|at| String::from_utf8_lossy(&tokenizer.decode(&ids[..at])).into_owned());
         [before(turns.first_end), before(turns.last_user), before(turns.answer)]
     };
     let all = messages.as_array().expect("a list");

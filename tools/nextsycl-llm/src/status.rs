@@ -86,12 +86,7 @@ pub fn cache(value: &Value) -> String {
         rows.push(vec![(i + 1).to_string(), entry["tokens"].to_string(), size(&entry["bytes"]), place.to_owned()]);
     }
     let mut out = table(&[true, true, true, false], &rows);
-    out.push_str(&format!(
-        "{} of {}, {} evicted\n",
-        size(&value["bytes"]),
-        size(&value["budget"]),
-        value["evictions"]
-    ));
+    out.push_str(&format!("{} of {}, {} evicted\n", size(&value["bytes"]), size(&value["budget"]), value["evictions"]));
     let disk = &value["disk"];
     if !disk.is_null() {
         out.push_str(&format!("on disk {} of {}\n", size(&disk["bytes"]), size(&disk["budget"])));

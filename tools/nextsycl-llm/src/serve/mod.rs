@@ -17,6 +17,7 @@ mod refuse;
 mod request;
 mod routes;
 mod scheduler;
+mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +25,7 @@ pub use cache::{CacheConfig, DiskConfig};
 pub use clock::random;
 pub use job::Finish;
 pub use refuse::Doors;
-pub use scheduler::rate;
+pub use slot::rate;
 
 use crate::failure::{Failure, Outcome};
 use crate::text::Text;

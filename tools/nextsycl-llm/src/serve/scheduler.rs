@@ -8,9 +8,10 @@
 use super::cache::PromptCache;
 use super::job::{Command, Event, Finish, Job, Report, Totals};
 use super::records::{Records, State};
+use super::slot::{Phase, Slot, Work, decode_seconds, rate, scored};
 use crate::answer::{Assembler, Scored};
 use crate::text::Text;
-use ns_llm::{Decoder, Engine, Error, Result, SessionId, TokenLogprob};
+use ns_llm::{Decoder, Engine, Error, Result, SessionId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,48 +34,6 @@ pub struct Pulse {
     pub arriving: AtomicUsize,
     /// Requests that wait for a session.
     pub waiting: AtomicUsize,
-}
-
-struct Slot {
-    session: SessionId,
-    capacity: usize,
-    /// What the session holds.
-    tokens: Vec<u32>,
-    /// When its last request ended.
-    used: Instant,
-    work: Option<Work>,
-}
-
-struct Work {
-    job: Job,
-    reused: usize,
-    started: Instant,
-    read_seconds: f64,
-    phase: Phase,
-    assembler: Assembler,
-    /// Tokens drawn, end tokens included.
-    drawn: Vec<u32>,
-    generated: usize,
-}
-
-enum Phase {
-    Reading,
-    Decoding {
-        decoder: Box<Decoder>,
-        since: Instant,
-        /// Decodes with drafts while nobody else does.
-        drafts: bool,
-    },
-}
-
-impl Work {
-    fn is_cancelled(&self) -> bool {
-        self.job.cancelled.load(Ordering::Acquire)
-    }
-
-    fn is_reading(&self) -> bool {
-        matches!(self.phase, Phase::Reading)
-    }
 }
 
 /// Why a request leaves its session.
@@ -343,9 +302,11 @@ impl Scheduler {
         let from = slot.tokens.len();
         let to = self.cache.as_ref().and_then(|_| work.job.marks.iter().copied().find(|&mark| mark > from));
         let to = to.unwrap_or(work.job.prompt.len());
+        let (records, id, begun) = (&self.records, work.job.id, from - work.reused);
         let mut stop = || {
             chunks += 1;
             pulse.progress.fetch_add(1, Ordering::Relaxed);
+            records.change(id, |r| r.read_tokens = begun + (chunks * chunk).min(to - from));
             cancelled.load(Ordering::Acquire)
                 || pulse.arriving.load(Ordering::Relaxed) > 0
                 || (others && chunks >= GROUP)
@@ -591,22 +552,4 @@ impl Scheduler {
             }
         }
     }
-}
-
-fn decode_seconds(work: &Work) -> f64 {
-    match &work.phase {
-        Phase::Decoding { since, .. } => since.elapsed().as_secs_f64(),
-        Phase::Reading => 0.0,
-    }
-}
-
-/// Tokens a second; the first token comes with the prompt, so it is not counted.
-pub fn rate(generated: usize, seconds: f64) -> f64 {
-    if generated > 1 && seconds > 0.0 { (generated - 1) as f64 / seconds } else { 0.0 }
-}
-
-fn scored(text: &dyn Text, token: TokenLogprob) -> Scored {
-    let bytes = text.bytes(token.token);
-    let name = if bytes.is_empty() { text.name(token.token) } else { String::from_utf8_lossy(&bytes).into_owned() };
-    Scored { id: token.token, name, bytes, logprob: token.logprob, top: Vec::new() }
 }

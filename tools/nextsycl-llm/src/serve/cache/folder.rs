@@ -132,7 +132,11 @@ impl Folder {
             let path = entry.path();
             let Ok(facts) = entry.metadata() else { continue };
             if facts.is_file() && path.extension().is_some_and(|e| e == ENDING) {
-                files.push(Listed { path, bytes: facts.len(), used: facts.modified().unwrap_or(SystemTime::UNIX_EPOCH) });
+                files.push(Listed {
+                    path,
+                    bytes: facts.len(),
+                    used: facts.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                });
             }
         }
         files.sort_by_key(|f| f.used);
@@ -160,8 +164,11 @@ impl Folder {
                 }
             }
         }
-        let others =
-            if foreign > 0 { format!("; {foreign} of other models or cache forms are left alone") } else { String::new() };
+        let others = if foreign > 0 {
+            format!("; {foreign} of other models or cache forms are left alone")
+        } else {
+            String::new()
+        };
         tracing::info!("prompt cache: {} checkpoint(s) in {}{others}", found.len(), self.config.path.display());
         found
     }
@@ -346,4 +353,3 @@ pub fn remove(path: &Path) {
         tracing::warn!("prompt cache: {error}");
     }
 }
-

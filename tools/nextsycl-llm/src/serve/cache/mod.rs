@@ -203,7 +203,12 @@ impl PromptCache {
 
     /// Puts a checkpoint into a session; tells where it was. An error that is not recoverable is the engine's end; after any
     /// other the session is empty.
-    pub fn restore(&self, hit: &Hit, engine: &mut dyn Engine, session: SessionId) -> ns_llm::Result<Option<&'static str>> {
+    pub fn restore(
+        &self,
+        hit: &Hit,
+        engine: &mut dyn Engine,
+        session: SessionId,
+    ) -> ns_llm::Result<Option<&'static str>> {
         let (tokens, memory, stored) = {
             let mut state = self.lock();
             let Some(entry) = state.entry(hit.id) else { return Ok(None) };
@@ -276,7 +281,9 @@ impl PromptCache {
                 self.lock().forget_files(&gone);
                 let seconds = begun.elapsed().as_secs_f64();
                 let what = crate::render::size(size);
-                tracing::info!("prompt cache: {what} are more than the memory budget: written to disk in {seconds:.1} s");
+                tracing::info!(
+                    "prompt cache: {what} are more than the memory budget: written to disk in {seconds:.1} s"
+                );
                 self.insert(tokens, size, None, Some(stored));
                 true
             }
@@ -413,9 +420,10 @@ impl PromptCache {
         let state = self.lock();
         let of = |present: &dyn Fn(&Entry) -> bool| state.entries.iter().filter(|e| present(e)).count();
         let stored: u64 = state.entries.iter().filter_map(|e| e.stored.as_ref()).map(|s| s.bytes).sum();
-        let disk = self.folder.as_ref().map(|folder| {
-            json!({"entries": of(&|e| e.stored.is_some()), "bytes": stored, "budget": folder.budget()})
-        });
+        let disk = self
+            .folder
+            .as_ref()
+            .map(|folder| json!({"entries": of(&|e| e.stored.is_some()), "bytes": stored, "budget": folder.budget()}));
         json!({
             "entries": of(&|e| e.memory.is_some()),
             "bytes": state.memory,

@@ -12,7 +12,9 @@ fn cache(memory: u64, folder: Option<&Path>, disk: u64) -> CacheConfig {
 }
 
 fn script() -> Script {
-    Script { not_truncatable: true, ..Script::default() }.say("main", &[b"one " as &[u8]; 4]).say("next", &[b"two " as &[u8]; 4])
+    Script { not_truncatable: true, ..Script::default() }
+        .say("main", &[b"one " as &[u8]; 4])
+        .say("next", &[b"two " as &[u8]; 4])
 }
 
 fn start(script: Script, contexts: &[usize], cache: CacheConfig) -> Fixture {
