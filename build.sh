@@ -103,12 +103,11 @@ stamp_version() {
 
 # Modules whose source is gone.
 forget_gone_kernels() {
-  local file kind module
-  for file in "$build"/kernels/*/*.*; do
-    kind=$(basename "$(dirname "$file")")
-    module=${file##*/}
-    if [ -e "$file" ] && [ ! -e "kernels/$kind/${module%%.*}.cpp" ]; then rm -f "$file"; fi
-  done
+  local file folder module
+  while read -r file; do
+    module=${file##*/} folder=${file%/*}
+    [ -e "kernels/${folder#"$build"/kernels/}/${module%%.*}.cpp" ] || rm -f "$file"
+  done < <(find "$build/kernels" -name '.*' -prune -o -type f -print 2> /dev/null)
 }
 
 # link FROM TO: TO becomes the same file as FROM (a hard link, a copy across file systems). Symbolic links stay links.

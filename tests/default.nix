@@ -28,6 +28,10 @@ packages
   options = check ./options.nix;
   template = check ./template.nix;
 
+  # machines that serve a model
+  vm-llm = pkgs.testers.runNixOSTest (import ./nixos/llm.nix { inherit self; });
+  vm-user-units = pkgs.testers.runNixOSTest (import ./nixos/user-units.nix { inherit self; });
+
   # the text of the flake
   format = check ./format.nix;
 }

@@ -76,9 +76,9 @@ compiler() {
   iga=$(command -v iga64) || iga="$unpacked/run iga64"
   # shellcheck disable=SC2046 # one package a word
   if [ "$ocloc" != "$unpacked/run ocloc" ] && [ "$iga" != "$unpacked/run iga64" ] || pkgs/debian/fetch.sh "$unpacked" $(cat pkgs/debian/ocloc.packages); then
-    for kind in "$NS_BUILD"/kernels/*/; do
+    for folder in $(find "$NS_BUILD/kernels" -name '*.gpu.json' -printf '%h\n' | sort -u); do
       # "arc gate: 24 modules, 322 kernel checks on bmg-g21, bmg-g31, 272 promises, 0 violations", after a line for each violation
-      "$NS_BUILD/nskc/nskc" gate --dir "$kind" --ocloc "$ocloc" --iga "$iga" | tee "$logs/gate.log"
+      "$NS_BUILD/nskc/nskc" gate --dir "$folder" --ocloc "$ocloc" --iga "$iga" | tee "$logs/gate.log"
       [ "${PIPESTATUS[0]}" = 0 ] || code=1
       sed -n 's/^arc gate: .* \([0-9]*\) kernel checks .* \([0-9]*\) violations$/\1 \2/p' "$logs/gate.log" | {
         read -r checks violations && echo "$((violations > checks ? 0 : checks - violations)) passed, $violations failed, 0 skipped"

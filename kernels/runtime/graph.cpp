@@ -134,7 +134,7 @@ ns_status ns_graph_replay(ns_queue *q, ns_graph *g) {
     }
     for (Command &c : g->commands) {
       sycl::event e = c.run(q->queue);
-      if (q->profiling) q->time(c.name, std::move(e));
+      if (q->profiling) q->time(c.name, c.charge, std::move(e));
     }
   });
 }
@@ -165,14 +165,18 @@ ns_status ns_profile_read(ns_context *c, ns_profile_entry *entries, size_t capac
     if (!c || !count || (capacity && !entries)) fail(NS_ERROR_ARGUMENT, "ns_profile_read: a null argument");
     harvest_all(c);
     std::lock_guard lock(c->timings_mutex);
-    std::vector<std::pair<std::string, Timing>> all(c->timings.begin(), c->timings.end());
+    std::vector<std::pair<std::pair<std::string, std::string>, Timing>> all(c->timings.begin(), c->timings.end());
     std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) { return a.second.nanoseconds > b.second.nanoseconds; });
     *count = all.size();
     for (size_t i = 0; i < all.size() && i < capacity; i++) {
       entries[i] = {};
-      std::memcpy(entries[i].name, all[i].first.data(), std::min(all[i].first.size(), sizeof entries[i].name - 1));
+      const auto &[section, name] = all[i].first;
+      std::memcpy(entries[i].section, section.data(), std::min(section.size(), sizeof entries[i].section - 1));
+      std::memcpy(entries[i].name, name.data(), std::min(name.size(), sizeof entries[i].name - 1));
       entries[i].count = all[i].second.count;
       entries[i].nanoseconds = all[i].second.nanoseconds;
+      entries[i].bytes = all[i].second.bytes;
+      entries[i].operations = all[i].second.operations;
     }
   });
 }
@@ -183,6 +187,25 @@ ns_status ns_profile_reset(ns_context *c) {
     harvest_all(c);
     std::lock_guard lock(c->timings_mutex);
     c->timings.clear();
+  });
+}
+
+int ns_queue_profiled(ns_queue *q) { return q && q->profiling; }
+
+ns_status ns_queue_section(ns_queue *q, const char *section) {
+  return guarded("ns_queue_section", [&] {
+    if (!q || !section) fail(NS_ERROR_ARGUMENT, "ns_queue_section: a null argument");
+    if (q->profiling) q->charge.section = section;
+  });
+}
+
+ns_status ns_queue_cost(ns_queue *q, uint64_t bytes, uint64_t operations) {
+  return guarded("ns_queue_cost", [&] {
+    if (!q) fail(NS_ERROR_ARGUMENT, "ns_queue_cost: null queue");
+    if (!q->profiling || q->charge.stated) return;
+    q->charge.bytes = bytes;
+    q->charge.operations = operations;
+    q->charge.stated = true;
   });
 }
 

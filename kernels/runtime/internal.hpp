@@ -77,9 +77,16 @@ struct Block {
   bool guarded;     // went through the aliasing check
 };
 
-/// One named kernel's time.
+/// What a timed command counts to, and what it said it costs.
+struct Charge {
+  std::string section;
+  uint64_t bytes = 0, operations = 0;
+  bool stated = false;
+};
+
+/// One kernel's time in one section.
 struct Timing {
-  uint64_t count = 0, nanoseconds = 0;
+  uint64_t count = 0, nanoseconds = 0, bytes = 0, operations = 0;
 };
 
 // ------------------------------------------------------------------ modules
@@ -171,7 +178,7 @@ struct ns_context {
 
   std::atomic<bool> profiling{false};
   std::mutex timings_mutex;
-  std::map<std::string, ns::Timing> timings;
+  std::map<std::pair<std::string, std::string>, ns::Timing> timings; // by section and name
 
   std::mutex embedded_mutex;
   std::map<const ns_embedded_module *, ns_module *> embedded;
@@ -189,6 +196,7 @@ namespace ns {
 struct Command {
   std::string name;
   std::function<sycl::event(sycl::queue &)> run;
+  Charge charge; // while profiling
 };
 /// Graph under construction.
 struct Recording {
@@ -213,11 +221,18 @@ struct ns_queue {
   char *staging = nullptr;
   size_t staging_used = 0;
   std::mutex timed_mutex;
-  std::vector<std::pair<std::string, sycl::event>> timed;
+  struct Timed {
+    std::string name;
+    ns::Charge charge;
+    sycl::event event;
+  };
+  std::vector<Timed> timed;
+  ns::Charge charge; // of the next command; by the thread that owns the queue
 
   ns_queue(ns_context *c, sycl::queue q) : context(c), queue(std::move(q)) {}
   void wait(); // by the thread that owns the queue
-  void time(const std::string &name, sycl::event event);
+  void time(const std::string &name, ns::Charge charge, sycl::event event);
+  ns::Charge take_charge();
   void harvest();
 };
 

@@ -40,7 +40,9 @@ ns_context *share_context(const sycl::device &device, const sycl::context *exist
   auto c = std::make_unique<ns_context>(device, existing ? *existing : sycl::context(device));
   c->foreign = existing != nullptr;
   c->info = describe(device);
-  c->profiling = setting("NS_PROFILE") == "1";
+  std::string profile = setting("NS_PROFILE");
+  if (!profile.empty() && profile != "0" && profile != "1" && profile != "gpu") fail(NS_ERROR_ARGUMENT, "NS_PROFILE=" + profile + " is not 0, 1 or gpu");
+  c->profiling = profile == "1" || profile == "gpu";
   r.contexts.push_back(c.get());
   return c.release();
 }
@@ -245,6 +247,13 @@ ns_status ns_memory_used(ns_context *c, uint64_t *now, uint64_t *peak) {
     std::shared_lock lock(c->blocks_mutex);
     if (now) *now = c->device_bytes;
     if (peak) *peak = c->device_peak;
+  });
+}
+
+ns_status ns_memory_margin(ns_context *c, uint64_t *bytes) {
+  return guarded("ns_memory_margin", [&] {
+    if (!c || !bytes) fail(NS_ERROR_ARGUMENT, "ns_memory_margin: a null argument");
+    *bytes = margin(c->info);
   });
 }
 

@@ -36,7 +36,7 @@ extern "C" {
 #endif
 
 /* Grows when a signature or a struct below changes. ns_abi_version() is what the library was built with. */
-#define NS_ABI_VERSION 1
+#define NS_ABI_VERSION 2
 
 typedef enum ns_status {
   NS_OK = 0,
@@ -119,6 +119,8 @@ NS_API ns_status ns_reserve(ns_context *context, uint64_t bytes);
 NS_API ns_status ns_context_wait(ns_context *context);
 /* Bytes this context holds in device memory now, and the most it ever held. */
 NS_API ns_status ns_memory_used(ns_context *context, uint64_t *now, uint64_t *peak);
+/* Bytes of the device that allocations leave free. */
+NS_API ns_status ns_memory_margin(ns_context *context, uint64_t *bytes);
 
 /* Host bytes may be reused as soon as it returns (small ones are staged, big ones waited for). Not allowed while recording. */
 NS_API ns_status ns_queue_write(ns_queue *queue, void *to, const void *host, size_t bytes);
@@ -194,12 +196,20 @@ NS_API const char *ns_graph_form(ns_graph *graph);
 NS_API void ns_graph_release(ns_graph *graph);
 
 /* ---------------------------------------------------------------- profiling
- * On with NS_PROFILE=1, or with ns_profile_enable before the queues are created. Graphs recorded while it is on are replayed command by command. */
-typedef struct ns_profile_entry { char name[128]; uint64_t count; uint64_t nanoseconds; } ns_profile_entry;
+ * On with NS_PROFILE=1 or NS_PROFILE=gpu, or with ns_profile_enable before the queues are created. Graphs recorded while it is on are replayed command by command.
+ * An entry is one kernel in one section of the program, summed over its launches; bytes and operations are what the launches said they cost. */
+typedef struct ns_profile_entry { char section[64]; char name[128]; uint64_t count; uint64_t nanoseconds; uint64_t bytes; uint64_t operations; } ns_profile_entry;
 NS_API ns_status ns_profile_enable(ns_context *context, int on);
 /* Waits for the context's queues, fills up to `capacity` entries (longest first), sets *count to all there are. */
 NS_API ns_status ns_profile_read(ns_context *context, ns_profile_entry *entries, size_t capacity, size_t *count);
 NS_API ns_status ns_profile_reset(ns_context *context);
+/* Whether the queue's commands are timed; the two functions below do nothing where they are not. */
+NS_API int ns_queue_profiled(ns_queue *queue);
+/* Commands given to the queue from now on count to this section. */
+NS_API ns_status ns_queue_section(ns_queue *queue, const char *section);
+/* What the queue's next command reads and writes, and its arithmetic operations. The first call before a command counts, so that a caller who knows better than a
+ * library comes first. */
+NS_API ns_status ns_queue_cost(ns_queue *queue, uint64_t bytes, uint64_t operations);
 
 /* ---------------------------------------------------------------- argument helpers */
 static inline ns_arg ns_pointer(const void *p) { ns_arg a; a.kind = NS_ARG_POINTER; a.size = 8; a.value.bits = 0; a.value.pointer = p; a.bytes_used = 0; return a; }

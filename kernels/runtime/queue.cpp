@@ -130,17 +130,28 @@ void ns_queue::wait() {
   if (profiling) harvest();
 }
 
-void ns_queue::time(const std::string &name, sycl::event event) {
+void ns_queue::time(const std::string &name, ns::Charge charge, sycl::event event) {
   std::lock_guard lock(timed_mutex);
-  timed.emplace_back(name, std::move(event));
+  timed.push_back({name, std::move(charge), std::move(event)});
+}
+
+/// The charge of the next command; the one after it has none but the section.
+ns::Charge ns_queue::take_charge() {
+  if (!profiling) return {};
+  ns::Charge taken = charge;
+  charge.bytes = charge.operations = 0;
+  charge.stated = false;
+  return taken;
 }
 
 /// Adds the finished commands' times to the context's table. Only while profiling.
 void ns_queue::harvest() {
   std::scoped_lock lock(timed_mutex, context->timings_mutex);
-  for (auto &[name, event] : timed) {
-    ns::Timing &t = context->timings[name];
+  for (auto &[name, charge, event] : timed) {
+    ns::Timing &t = context->timings[{charge.section, name}];
     t.count++;
+    t.bytes += charge.bytes;
+    t.operations += charge.operations;
     t.nanoseconds += event.get_profiling_info<sycl::info::event_profiling::command_end>() - event.get_profiling_info<sycl::info::event_profiling::command_start>();
   }
   timed.clear();
@@ -279,7 +290,7 @@ ns_status ns_launch(ns_queue *q, ns_kernel *k, const size_t global[3], const siz
     try {
       if (!q->recording) {
         check_pointers(q, k, args, n, nullptr);
-        if (q->profiling) q->time(k->shape->name, q->queue.submit(start));
+        if (q->profiling) q->time(k->shape->name, q->take_charge(), q->queue.submit(start));
         else sx::submit(q->queue, start);
         return;
       }
@@ -292,7 +303,7 @@ ns_status ns_launch(ns_queue *q, ns_kernel *k, const size_t global[3], const siz
         auto kept = std::make_shared<KeptLaunch>(k, global, local, args, n);
         q->recording->commands.push_back({k->shape->name, [kept](sycl::queue &s) {
                                             return s.submit([&](sycl::handler &h) { set_and_start(h, kept->kernel, kept->global, kept->local, kept->args.data(), kept->args.size()); });
-                                          }});
+                                          }, q->take_charge()});
         note(q, blocks, k);
       }
     } catch (const sycl::exception &e) {

@@ -24,11 +24,11 @@ inline void note(ns_queue *q, const std::set<uint64_t> &blocks, ns_kernel *kerne
 template <class Run> void submit(ns_queue *q, const char *name, const std::set<uint64_t> &blocks, ns_kernel *kernel, Run run) {
   if (!q->recording) {
     sycl::event e = run(q->queue);
-    if (q->profiling) q->time(name, std::move(e));
+    if (q->profiling) q->time(name, q->take_charge(), std::move(e));
     return;
   }
   if (q->recording->graph) run(q->queue);
-  else q->recording->commands.push_back({name, run});
+  else q->recording->commands.push_back({name, run, q->take_charge()});
   note(q, blocks, kernel);
 }
 

@@ -88,7 +88,7 @@ for wheel in json.load(open(sys.argv[1]))["wheels"]: print(wheel["sha256"], whee
 
 # The stand-in, with what this machine has beside it. Evaluation is pure, so nothing may come from the environment.
 stand_in() {
-  local ocloc iga64 formatters=$work/formatters unpacked=$top/build/debian/ocloc rustup cargo
+  local ocloc iga64 formatters=$work/formatters unpacked=$top/build/debian/ocloc rustup cargo no_machines=
   if ! ocloc=$(command -v ocloc) || ! iga64=$(command -v iga64); then
     # shellcheck disable=SC2046 # one package a word
     "$top/pkgs/debian/fetch.sh" "$unpacked" $(cat "$top/pkgs/debian/ocloc.packages") ||
@@ -101,13 +101,15 @@ stand_in() {
   "$here/formatters.sh" "$formatters"
   rustup=${RUSTUP_HOME:-$HOME/.rustup}
   cargo=$(dirname "$(rustup which cargo 2> /dev/null || command -v cargo)")
+  # Where no machine for a test can run, the reason: the checks vm-* then end after the units' texts and say so.
+  no_machines=$(bash "$top/tests/nix-stub/testers/machine.sh" --probe 2>&1) || say "$no_machines"
   rm -rf "$work/stand-in.new"
   cp -r "$top/tests/nix-stub" "$work/stand-in.new"
-  python3 - "$cargo" "$rustup" "$ocloc" "$iga64" "$formatters/bin" "$top/build/debian/nocard" << 'PY' > "$work/stand-in.new/host.json"
+  python3 - "$cargo" "$rustup" "$ocloc" "$iga64" "$formatters/bin" "$top/build/debian/nocard" "$no_machines" << 'PY' > "$work/stand-in.new/host.json"
 import json, sys
-cargo, rustup, ocloc, iga64, formatters, nocard = sys.argv[1:]
+cargo, rustup, ocloc, iga64, formatters, nocard, no_machines = sys.argv[1:]
 path = f"{cargo}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-print(json.dumps({"path": path, "rustup": rustup, "ocloc": ocloc, "iga64": iga64, "nocard": nocard, "nixfmt": f"{formatters}/nixfmt", "deadnix": f"{formatters}/deadnix"}))
+print(json.dumps({"path": path, "rustup": rustup, "ocloc": ocloc, "iga64": iga64, "nocard": nocard, "noMachines": no_machines, "nixfmt": f"{formatters}/nixfmt", "deadnix": f"{formatters}/deadnix"}))
 PY
   rm -rf "$work/stand-in"
   mv "$work/stand-in.new" "$work/stand-in"
@@ -122,7 +124,7 @@ cd "$top"
 word=$1
 shift
 case $word in
-  check) exec "$nix" flake check "${over[@]}" "$@" ;;
+  check) exec "$nix" flake check --keep-going "${over[@]}" "$@" ;;
   build)
     [ $# -ge 1 ] || fail "nix build needs the name of a package: ./build.sh nix build nextsycl-llm"
     names=()

@@ -14,7 +14,7 @@ that() { local name=$1; shift; if "$@"; then ok "$name"; else bad "$name"; fi; }
 end() { printf '%d passed, %d failed, %d skipped\n' $passed $failed $skipped; [ $failed = 0 ]; exit; }
 
 packages=()
-for pair in nix-store:nix-bin unzip:unzip patchelf:patchelf systemd-analyze:systemd git:git; do
+for pair in nix-store:nix-bin unzip:unzip patchelf:patchelf systemd-analyze:systemd git:git curl:curl; do
   command -v "${pair%%:*}" > /dev/null || packages+=("${pair##*:}")
 done
 if [ ${#packages[@]} -gt 0 ]; then
@@ -91,6 +91,14 @@ that "a version of the flake has its form" grep -qE '^nextsycl-llm [0-9]{2}\.[0-
 ns run nextsycl-llm -- run --model no-such-model x > "$work/out" 2> "$work/said" < /dev/null
 that "the program's exit code is nix run's" test $? = 4
 unset XDG_CACHE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR
+
+# The machines of the checks vm-*, which the stand-in makes of this host's systemd.
+tests/nix-stub/testers/tests.sh > "$work/machines" 2>&1
+code=$?
+grep -hE '^(ok|FAILED|not run): |^   ' "$work/machines"
+read -r good wrong skip <<< "$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$work/machines")"
+passed=$((passed + ${good:-0})) failed=$((failed + ${wrong:-0})) skipped=$((skipped + ${skip:-0}))
+[ $code = 0 ] || [ $code = 77 ] || [ "${wrong:-0}" != 0 ] || bad "tests/nix-stub/testers/tests.sh ended with $code"
 
 # The same text through a newer Nix, which is stricter: evaluation alone.
 pkgs/nix/newer.sh "$top/build/nix/newer" > "$work/newer" 2>&1

@@ -120,15 +120,21 @@ pub fn devices(selector: &str) -> Result<Vec<DeviceInfo>> {
     Ok(raw.iter().map(DeviceInfo::from_raw).collect())
 }
 
-/// Time of one kernel, summed over its launches.
+/// Time of one kernel in one section of the program, summed over its launches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelTime {
+    /// The section, as [`crate::Queue::section`] named it; may be empty.
+    pub section: String,
     /// The kernel's name; copies and fills are "(copy)" and "(fill)".
     pub name: String,
     /// Launches.
     pub count: u64,
     /// Time on the device in all.
     pub nanoseconds: u64,
+    /// Bytes read and written, as [`crate::Queue::cost`] told.
+    pub bytes: u64,
+    /// Arithmetic operations, likewise.
+    pub operations: u64,
 }
 
 pub(crate) struct Context {
@@ -223,6 +229,18 @@ impl Device {
         Ok((now, peak))
     }
 
+    /// Bytes of its memory that allocations leave free.
+    ///
+    /// # Errors
+    /// The setting for it cannot be read.
+    pub fn margin(&self) -> Result<u64> {
+        let core = ffi::core()?;
+        let mut bytes = 0;
+        // SAFETY: the handle is live.
+        check(core, unsafe { (core.ns_memory_margin)(self.handle(), &raw mut bytes) })?;
+        Ok(bytes)
+    }
+
     /// A queue that runs its work in order.
     ///
     /// # Errors
@@ -283,7 +301,7 @@ impl Device {
         check(core, unsafe { (core.ns_context_wait)(self.handle()) })
     }
 
-    /// Times every kernel of the queues created from now on (`NS_PROFILE=1` does it from the start). Slows everything down.
+    /// Times every kernel of the queues created from now on (`NS_PROFILE=1` or `gpu` does it from the start). Slows everything down.
     ///
     /// # Errors
     /// The runtime failed.
@@ -299,14 +317,21 @@ impl Device {
     /// The driver failed.
     pub fn profile(&self) -> Result<Vec<KernelTime>> {
         let core = ffi::core()?;
-        let mut raw = vec![RawProfileEntry { name: [0; 128], count: 0, nanoseconds: 0 }; 4096];
+        let mut raw = vec![RawProfileEntry::EMPTY; 4096];
         let mut count = 0;
         // SAFETY: the array has the capacity that is passed.
         check(core, unsafe { (core.ns_profile_read)(self.handle(), raw.as_mut_ptr(), raw.len(), &raw mut count) })?;
         raw.truncate(count);
         Ok(raw
             .iter()
-            .map(|e| KernelTime { name: ffi::field_text(&e.name), count: e.count, nanoseconds: e.nanoseconds })
+            .map(|e| KernelTime {
+                section: ffi::field_text(&e.section),
+                name: ffi::field_text(&e.name),
+                count: e.count,
+                nanoseconds: e.nanoseconds,
+                bytes: e.bytes,
+                operations: e.operations,
+            })
             .collect())
     }
 

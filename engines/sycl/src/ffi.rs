@@ -9,7 +9,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW
 use crate::error::{Error, ErrorKind, Result};
 use crate::locations::Locations;
 
-pub(crate) const ABI_VERSION: u32 = 1;
+pub(crate) const ABI_VERSION: u32 = 2;
 
 /// An object of the library; only ever seen through a pointer.
 #[repr(C)]
@@ -101,9 +101,17 @@ pub(crate) union RawValue {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct RawProfileEntry {
+    pub section: [c_char; 64],
     pub name: [c_char; 128],
     pub count: u64,
     pub nanoseconds: u64,
+    pub bytes: u64,
+    pub operations: u64,
+}
+
+impl RawProfileEntry {
+    pub(crate) const EMPTY: Self =
+        Self { section: [0; 64], name: [0; 128], count: 0, nanoseconds: 0, bytes: 0, operations: 0 };
 }
 
 /// Declares a table of functions and how to fill it from a library.
@@ -148,6 +156,7 @@ table! {
         ns_free: fn(Handle, *mut c_void) -> c_int;
         ns_reserve: fn(Handle, u64) -> c_int;
         ns_memory_used: fn(Handle, *mut u64, *mut u64) -> c_int;
+        ns_memory_margin: fn(Handle, *mut u64) -> c_int;
         ns_queue_write: fn(Handle, *mut c_void, *const c_void, usize) -> c_int;
         ns_queue_read: fn(Handle, *mut c_void, *const c_void, usize) -> c_int;
         ns_queue_copy: fn(Handle, *mut c_void, *const c_void, usize) -> c_int;
@@ -171,6 +180,9 @@ table! {
         ns_profile_enable: fn(Handle, c_int) -> c_int;
         ns_profile_read: fn(Handle, *mut RawProfileEntry, usize, *mut usize) -> c_int;
         ns_profile_reset: fn(Handle) -> c_int;
+        ns_queue_profiled: fn(Handle) -> c_int;
+        ns_queue_section: fn(Handle, *const c_char) -> c_int;
+        ns_queue_cost: fn(Handle, u64, u64) -> c_int;
     }
 }
 

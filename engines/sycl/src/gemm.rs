@@ -148,6 +148,7 @@ impl Gemm {
         let px = operand("x", x, (m, k, ldx), (1, 0), input)?;
         let pw = operand("w", w, (n, k, ldw), (1, 0), input)?;
         let py = operand("y", y, (m, n, ldy), (1, 0), output)?;
+        queue.cost((m + n) * k * input + m * n * output, 2 * m * n * k);
         // SAFETY: every operand lies inside its live block; the queue orders the product like a kernel.
         let status = unsafe {
             function(queue.handle(), size(m)?, size(n)?, size(k)?, px, size(ldx)?, pw, size(ldw)?, py, size(ldy)?, beta)
@@ -264,6 +265,7 @@ impl Gemm {
         let px = operand("x", x, (m, k, ldx), (batch.count, batch.stride_x), input)?;
         let pw = operand("w", w, (n, k, ldw), (batch.count, batch.stride_w), input)?;
         let py = operand("y", y, (m, n, ldy), (batch.count, batch.stride_y), 4)?;
+        queue.cost(batch.count * ((m + n) * k * input + m * n * 4), batch.count * 2 * m * n * k);
         // SAFETY: every operand of every product lies inside its live block.
         let status = unsafe {
             function(
@@ -395,6 +397,7 @@ fn matmul(
     let px = operand("x", x, (m, k, ldx), (1, 0), input.bytes())?;
     let pw = operand("w", w, (n, k, ldw), (1, 0), input.bytes())?;
     let py = operand("y", y, (m, n, ldy), (1, 0), output.bytes())?;
+    queue.cost((m + n) * k * input.bytes() + m * n * output.bytes(), 2 * m * n * k);
     // SAFETY: every operand lies inside its live block; the queue orders the product like a kernel.
     let status = unsafe {
         (ffi::dnn()?.ns_dnn_matmul)(

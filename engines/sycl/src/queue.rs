@@ -41,6 +41,8 @@ const MOST_ARGS: usize = 64;
 pub struct Queue {
     handle: Handle,
     device: Device,
+    /// Whether its commands are timed.
+    profiled: bool,
     /// While recording: host memory the graph will touch at every replay.
     recorded_hosts: RefCell<Option<Vec<Arc<AtomicBool>>>>,
     /// Not shared between threads.
@@ -70,7 +72,9 @@ impl Queue {
     }
 
     fn from_handle(handle: Handle, device: Device) -> Self {
-        Self { handle, device, recorded_hosts: RefCell::new(None), _one_thread: std::marker::PhantomData }
+        // SAFETY: the handle is live.
+        let profiled = ffi::core().is_ok_and(|core| unsafe { (core.ns_queue_profiled)(handle) } != 0);
+        Self { handle, device, profiled, recorded_hosts: RefCell::new(None), _one_thread: std::marker::PhantomData }
     }
 
     /// Joins the in-order queue of a program that uses SYCL itself.
@@ -109,6 +113,33 @@ impl Queue {
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Whether its commands are timed ([`Device::profile_enable`]).
+    #[must_use]
+    pub fn profiled(&self) -> bool {
+        self.profiled
+    }
+
+    /// Commands given to the queue from now on count to this section of the profile. Nothing happens without a profile.
+    pub fn section(&self, name: &str) {
+        if self.profiled
+            && let (Ok(core), Ok(text)) = (ffi::core(), ffi::c_text(name))
+        {
+            // SAFETY: the handle is live, the text ends with a zero. It fails for null arguments alone.
+            unsafe { (core.ns_queue_section)(self.handle, text.as_ptr()) };
+        }
+    }
+
+    /// What the next command reads and writes in bytes, and its arithmetic operations, for the profile. The first call before a
+    /// command counts: a caller who knows more than a wrapper calls first. Nothing happens without a profile.
+    pub fn cost(&self, bytes: usize, operations: usize) {
+        if self.profiled
+            && let Ok(core) = ffi::core()
+        {
+            // SAFETY: the handle is live. It fails for null arguments alone.
+            unsafe { (core.ns_queue_cost)(self.handle, bytes as u64, operations as u64) };
+        }
     }
 
     fn use_host(&self, in_use: Option<&Arc<AtomicBool>>) {
@@ -176,6 +207,7 @@ impl Queue {
         let source = within(from.block(), from_offset, bytes, "copy from")?;
         self.use_host(to.in_use());
         self.use_host(from.in_use());
+        self.cost(2 * bytes, 0);
         // SAFETY: both ranges are inside live blocks; a block that is dropped waits for the queues first.
         check(core, unsafe { (core.ns_queue_copy)(self.handle, target, source, bytes) })
     }
@@ -187,6 +219,7 @@ impl Queue {
     pub fn fill(&self, to: &Buffer, offset: usize, bytes: usize, byte: u8) -> Result<()> {
         let core = ffi::core()?;
         let pointer = within(&to.0, offset, bytes, "fill")?;
+        self.cost(bytes, 0);
         // SAFETY: the range is inside a live block.
         check(core, unsafe { (core.ns_queue_fill)(self.handle, pointer, i32::from(byte), bytes) })
     }

@@ -111,9 +111,10 @@ let
   all = lib.concatLists (lib.mapAttrsToList problems nodes);
   script =
     if lib.isFunction config.testScript then
-      config.testScript { inherit nodes; }
+      config.testScript { nodes = configurations; }
     else
       config.testScript;
+  configurations = lib.mapAttrs (_: node: node.config) nodes;
 in
 if all != [ ] then
   throw (lib.concatStringsSep "\n" ([ "${config.name}:" ] ++ all))
@@ -132,7 +133,8 @@ else
         "machines"
       ];
       passthru = {
-        inherit nodes config;
+        inherit config;
+        nodes = configurations;
       };
       meta = config.meta;
     }

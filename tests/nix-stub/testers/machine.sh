@@ -12,11 +12,15 @@ case ${1:-} in
   --probe)
     not_run() { echo "not run: $*" >&2; exit 77; }
     [ "$(id -u)" = 0 ] || not_run "a machine for a test needs root"
-    for program in unshare nsenter mount umount pivot_root setpriv systemctl journalctl python3; do
+    for program in unshare nsenter mount umount pivot_root setpriv systemctl systemd-analyze journalctl runuser curl python3; do
       command -v "$program" > /dev/null || not_run "a machine for a test needs $program"
     done
     [ -x /usr/lib/systemd/systemd ] || not_run "a machine for a test needs /usr/lib/systemd/systemd"
-    grep -q ' cgroup2 ' /proc/mounts || not_run "a machine for a test needs control groups, version 2"
+    group=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+    [ -n "$group" ] || not_run "a machine for a test needs control groups, version 2"
+    group=$group$(sed -n 's/^0:://p' /proc/self/cgroup)/probe-$$
+    mkdir "$group" 2> /dev/null || not_run "a machine for a test needs a control group of its own, and none can be made here"
+    rmdir "$group"
     unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child sh -ec '
       mount --make-rprivate /
       mount -t proc proc /proc
@@ -49,7 +53,7 @@ for folder in bin sbin lib lib32 lib64 libx32; do
 done
 # Of what the distribution has under /usr/lib only systemd itself and its units count, and the units only when asked for.
 for folder in tmpfiles.d sysctl.d sysusers.d modules-load.d binfmt.d environment.d systemd/system-generators systemd/system-preset \
-  systemd/user-environment-generators systemd/user-generators; do
+  systemd/user-environment-generators systemd/user-generators modules; do
   if [ -d "usr/lib/$folder" ]; then mount -t tmpfs -o ro,mode=755 none "usr/lib/$folder"; fi
 done
 mkdir units
@@ -91,6 +95,8 @@ if [ ! -e /etc/machine-for-a-test ] || [ -e "$work" ] || [ "$$" != 1 ]; then
   echo "machine.sh: this is not the machine's own root" >&2
   exit 1
 fi
-exec env -i PATH=/usr/bin:/usr/sbin HOME=/root container=machine-for-a-test \
+# Nothing of the kernel is the machine's: no modules, no clock, no ports.
+exec setpriv --bounding-set=-sys_module,-sys_time,-sys_rawio,-mac_admin,-mac_override \
+  env -i PATH=/usr/bin:/usr/sbin HOME=/root container=machine-for-a-test \
   SYSTEMD_UNIT_PATH=/etc/systemd/system:/units \
   /usr/lib/systemd/systemd --system --show-status=no --log-target=journal --log-level=info

@@ -60,7 +60,14 @@ impl Expected {
         &self.table.tokens
     }
 
-    /// An output by name: `logits` (all rows), `tap.NAME-LAYER` (rows `tap_rows`).
+    /// The trunk's greedy token after the prompt, then the drafts chained from it; empty without a draft block.
+    pub fn draft_tokens(&self) -> &[u32] {
+        self.table.draft_tokens.get("only").map_or(&[], Vec::as_slice)
+    }
+
+    /// An output by name: `logits` (all rows), `tap.NAME-LAYER` (rows `tap_rows`), `draft.rows` (the draft block's logits
+    /// of the prompt's last rows: row p knows the trunk's row p and token p + 1, the last one the trunk's greedy token),
+    /// `draft.chain` (logits of the chained drafts).
     pub fn output(&self, name: &str) -> Option<Output<'_>> {
         let (_, shape, start) = self.table.outputs.iter().find(|(n, ..)| n == name)?;
         let len: usize = shape.iter().product();

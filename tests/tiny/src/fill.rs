@@ -38,6 +38,11 @@ impl Stream {
         philox([block, 0, 0, 0], self.key)
     }
 
+    /// Random bits beside the values: 128 of them.
+    pub fn bits(&self, block: u32) -> [u32; 4] {
+        philox([block, 1, 0, 0], self.key)
+    }
+
     fn value(&self, word: u32) -> f32 {
         let z = word.to_le_bytes().iter().map(|&b| i32::from(b)).sum::<i32>() - 510;
         let product = z as f32 * self.scale;

@@ -1,66 +1,230 @@
 //! Writing of GGUF files.
 
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
-use crate::table::{Table, TensorRow};
+use crate::table::{Source, Table, TensorRow};
+use crate::types::Types;
 use crate::vocabulary::vocabulary;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Tensors begin at multiples of this.
 const ALIGNMENT: usize = 32;
-/// Values made and stored at a time: whole blocks of every type and of the generator.
-const PIECE: usize = 1 << 16;
+/// Random blocks made at a time.
+const BLOCKS: usize = 1 << 12;
+/// Checkpoints with more values than this are filled with random blocks if nothing else is asked.
+const MANY: usize = 1 << 26;
+
+/// What matrices are filled with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fill {
+    /// The table's values, quantised.
+    Values,
+    /// Random blocks with the table's deviations.
+    Blocks,
+}
+
+impl Fill {
+    /// Names of the command line.
+    pub const ALL: [(&'static str, Self); 2] = [("values", Self::Values), ("blocks", Self::Blocks)];
+
+    /// The fill of a name.
+    pub fn named(name: &str) -> Result<Self> {
+        Self::ALL.iter().find(|(n, _)| *n == name).map(|&(_, f)| f).ok_or_else(|| Error::Unknown {
+            what: "fill",
+            name: name.to_owned(),
+            known: Self::ALL.map(|(n, _)| n).join(", "),
+        })
+    }
+
+    /// Values; blocks where a type takes no values, or where there are more than 67 million values.
+    fn usual(table: &Table, types: Types) -> Self {
+        let many = table.tensors.iter().map(TensorRow::elements).sum::<usize>() > MANY;
+        if many || types.of(table).iter().any(|s| !s.takes_values()) { Self::Blocks } else { Self::Values }
+    }
+}
+
+/// How a checkpoint is written.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// Types of the matrices.
+    pub types: Types,
+    /// What they are filled with; by itself, what [`Fill`] says.
+    pub fill: Option<Fill>,
+    /// Number of files.
+    pub parts: usize,
+}
+
+impl From<Types> for Layout {
+    fn from(types: Types) -> Self {
+        Self { types, fill: None, parts: 1 }
+    }
+}
+
+impl From<Storage> for Layout {
+    fn from(storage: Storage) -> Self {
+        Types::Single(storage).into()
+    }
+}
+
+/// A tensor, and how it is stored.
+struct Stored<'a> {
+    row: &'a TensorRow,
+    storage: Storage,
+    blocks: Option<Blocks>,
+}
+
+impl Stored<'_> {
+    fn bytes(&self) -> usize {
+        self.storage.bytes(self.row.elements()).next_multiple_of(ALIGNMENT)
+    }
+
+    fn write(&self, seed: u32, writer: &mut impl Write) -> std::io::Result<()> {
+        let elements = self.row.elements();
+        let mut bytes = Vec::new();
+        if let Some(blocks) = &self.blocks {
+            let all = elements / self.storage.facts().values;
+            for first in (0..all).step_by(BLOCKS) {
+                blocks.write(first, BLOCKS.min(all - first), &mut bytes);
+                writer.write_all(&bytes)?;
+            }
+        } else {
+            let piece = self.row.piece();
+            let mut values = vec![0.0; piece.min(elements)];
+            for at in (0..elements).step_by(piece) {
+                let len = values.len().min(elements - at);
+                self.row.values(seed, at, &mut values[..len]);
+                bytes.clear();
+                self.storage.store(&values[..len], &mut bytes);
+                writer.write_all(&bytes)?;
+            }
+        }
+        writer.write_all(&vec![0; self.bytes() - self.storage.bytes(elements)])
+    }
+}
 
 /// Writes a table's checkpoint, with its matrices as 32-bit floats, from the table's file.
 pub fn write_table(table: impl AsRef<Path>, out: impl AsRef<Path>) -> Result<()> {
-    write(&Table::load(table.as_ref())?, Storage::F32, out)
+    write(&Table::load(table.as_ref())?, Storage::F32, out).map(|_| ())
 }
 
-/// Writes a checkpoint. Its matrices are stored in the type given, or the nearest one their rows fit in.
-pub fn write(table: &Table, storage: Storage, out: impl AsRef<Path>) -> Result<()> {
-    let out = out.as_ref();
-    let header = header(table, storage)?;
-    let file = File::create(out).map_err(|e| Error::io(out, e))?;
-    let mut writer = BufWriter::with_capacity(1 << 20, file);
-    let written = writer
-        .write_all(&header)
-        .and_then(|()| table.tensors.iter().try_for_each(|row| write_tensor(row, table.seed, storage, &mut writer)))
-        .and_then(|()| writer.flush());
-    written.map_err(|e| {
-        // Half a checkpoint is worse than none.
-        let _ = std::fs::remove_file(out);
-        Error::io(out, e)
-    })
-}
-
-fn write_tensor(row: &TensorRow, seed: u32, storage: Storage, writer: &mut impl Write) -> std::io::Result<()> {
-    let (stream, storage) = (row.stream(seed), stored_as(row, storage));
-    let (mut values, mut bytes) = (vec![0.0; PIECE.min(row.elements())], Vec::new());
-    let mut at = 0;
-    while at < row.elements() {
-        let len = values.len().min(row.elements() - at);
-        stream.values((at / 4) as u32, &mut values[..len]);
-        bytes.clear();
-        storage.store(&values[..len], &mut bytes);
-        writer.write_all(&bytes)?;
-        at += len;
+/// Writes a checkpoint, and gives its files: the one named, or where there are several STEM-00001-of-00003.gguf.
+pub fn write(table: &Table, layout: impl Into<Layout>, out: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+    let (layout, out) = (layout.into(), out.as_ref());
+    let tensors = plan(table, layout)?;
+    if !(1..=tensors.len()).contains(&layout.parts) {
+        return Err(Error::Table(format!("{} parts of {} tensors", layout.parts, tensors.len())));
     }
-    let size = storage.bytes(row.elements());
-    writer.write_all(&vec![0; size.next_multiple_of(ALIGNMENT) - size])
+    let mut files = Vec::new();
+    for (number, part) in parts(&tensors, layout.parts).into_iter().enumerate() {
+        let path = part_path(out, number, layout.parts);
+        let header = header(table, layout, (number, tensors.len()), part)?;
+        let written = write_part(&path, &header, part, table.seed);
+        files.push(path.clone());
+        if let Err(error) = written {
+            // Half a checkpoint is worse than none.
+            files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+            return Err(Error::io(&path, error));
+        }
+    }
+    Ok(files)
 }
 
-fn stored_as(row: &TensorRow, storage: Storage) -> Storage {
-    if row.is_matrix() { storage.for_rows_of(row.columns()) } else { Storage::F32 }
+fn write_part(path: &Path, header: &[u8], part: &[Stored<'_>], seed: u32) -> std::io::Result<()> {
+    let mut writer = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    writer.write_all(header)?;
+    part.iter().try_for_each(|tensor| tensor.write(seed, &mut writer))?;
+    writer.flush()
 }
 
-fn header(table: &Table, storage: Storage) -> Result<Vec<u8>> {
+fn part_path(out: &Path, number: usize, parts: usize) -> PathBuf {
+    if parts == 1 {
+        return out.to_owned();
+    }
+    let stem = out.file_stem().unwrap_or_default().to_string_lossy();
+    out.with_file_name(format!("{stem}-{:05}-of-{parts:05}.gguf", number + 1))
+}
+
+/// Tensors in as many groups as there are parts, about equal in bytes.
+fn parts<'a, 'b>(tensors: &'a [Stored<'b>], parts: usize) -> Vec<&'a [Stored<'b>]> {
+    let all: usize = tensors.iter().map(Stored::bytes).sum();
+    let (mut groups, mut rest, mut written) = (Vec::new(), tensors, 0);
+    for part in 1..=parts {
+        let mut len = 0;
+        // enough for this part, and at least one tensor for each part to come
+        while rest.len() - len > parts - part && (part == parts || len == 0 || written < all / parts * part) {
+            written += rest[len].bytes();
+            len += 1;
+        }
+        let (group, others) = rest.split_at(len);
+        groups.push(group);
+        rest = others;
+    }
+    groups
+}
+
+fn plan(table: &Table, layout: Layout) -> Result<Vec<Stored<'_>>> {
+    let fill = layout.fill.unwrap_or_else(|| Fill::usual(table, layout.types));
+    let tensors = table.tensors.iter().zip(layout.types.of(table));
+    tensors
+        .map(|(row, storage)| {
+            if !matches!(row.source, Source::Stream) {
+                return Ok(Stored { row, storage: storage.taking_values(), blocks: None });
+            }
+            let blocks = match fill {
+                Fill::Blocks => Blocks::new(storage, row.stream(table.seed), row.std),
+                Fill::Values if storage.takes_values() => None,
+                Fill::Values => {
+                    return Err(Error::Table(format!(
+                        "`{}` would be {}, which takes no values here, only random blocks",
+                        row.name,
+                        storage.name()
+                    )));
+                }
+            };
+            Ok(Stored { row, storage, blocks })
+        })
+        .collect()
+}
+
+/// The head of a part: its number, and the number of tensors of all.
+fn header(table: &Table, layout: Layout, part: (usize, usize), tensors: &[Stored<'_>]) -> Result<Vec<u8>> {
     let mut entries = Entries::default();
+    if part.0 == 0 {
+        describe(table, layout.types, &mut entries)?;
+    }
+    if layout.parts > 1 {
+        entries.entry("split.no", 2, &(part.0 as u16).to_le_bytes());
+        entries.entry("split.count", 2, &(layout.parts as u16).to_le_bytes());
+        entries.entry("split.tensors.count", 5, &(part.1 as i32).to_le_bytes());
+    }
+    let mut header = b"GGUF".to_vec();
+    header.extend(3_u32.to_le_bytes());
+    header.extend((tensors.len() as u64).to_le_bytes());
+    header.extend(entries.count.to_le_bytes());
+    header.extend(entries.bytes);
+    let mut offset = 0_usize;
+    for tensor in tensors {
+        let row = tensor.row;
+        header.extend(string(&row.name));
+        header.extend((row.shape.len() as u32).to_le_bytes());
+        header.extend(row.shape.iter().rev().flat_map(|n| n.to_le_bytes()));
+        header.extend(tensor.storage.facts().number.to_le_bytes());
+        header.extend((offset as u64).to_le_bytes());
+        offset += tensor.bytes();
+    }
+    header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
+    Ok(header)
+}
+
+/// Metadata of the whole checkpoint.
+fn describe(table: &Table, types: Types, entries: &mut Entries) -> Result<()> {
     for (key, kind, value) in &table.metadata {
-        if key == "general.file_type" && storage != Storage::F32 {
-            entries.number(key, storage.facts().3);
+        if key == "general.file_type" && types != Types::Single(Storage::F32) {
+            entries.number(key, types.file_type());
         } else {
             entries.any(key, kind, value)?;
         }
@@ -77,24 +241,7 @@ fn header(table: &Table, storage: Storage) -> Result<Vec<u8>> {
     entries.number("tokenizer.ggml.eot_token_id", tokenizer.eot);
     entries.entry("tokenizer.ggml.add_bos_token", 7, &[u8::from(tokenizer.add_bos)]);
     entries.text("tokenizer.chat_template", &tokenizer.chat_template);
-
-    let mut header = b"GGUF".to_vec();
-    header.extend(3_u32.to_le_bytes());
-    header.extend((table.tensors.len() as u64).to_le_bytes());
-    header.extend(entries.count.to_le_bytes());
-    header.extend(entries.bytes);
-    let mut offset = 0_usize;
-    for row in &table.tensors {
-        let storage = stored_as(row, storage);
-        header.extend(string(&row.name));
-        header.extend((row.shape.len() as u32).to_le_bytes());
-        header.extend(row.shape.iter().rev().flat_map(|n| n.to_le_bytes()));
-        header.extend(storage.facts().0.to_le_bytes());
-        header.extend((offset as u64).to_le_bytes());
-        offset += storage.bytes(row.elements()).next_multiple_of(ALIGNMENT);
-    }
-    header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
-    Ok(header)
+    Ok(())
 }
 
 fn string(text: &str) -> Vec<u8> {

@@ -7,19 +7,25 @@
 //! This crate writes GGUF by itself. It shares no constant of the format with the reader, so that a mistake in one is
 //! seen by the other.
 
+mod blocks;
+mod draft;
 mod error;
 mod expected;
 pub mod fill;
+mod fitted;
 mod gguf;
 mod quantize;
 mod shapes;
 mod storage;
 mod table;
+mod types;
 mod vocabulary;
 
+pub use draft::Draft;
 pub use error::{Error, Result};
 pub use expected::{Expected, Output, fixtures};
-pub use gguf::{write, write_table};
-pub use shapes::{SHAPES, shape};
+pub use gguf::{Fill, Layout, write, write_table};
+pub use shapes::{SHAPES, Wanted, checkpoint, shape};
 pub use storage::Storage;
-pub use table::{Table, TensorRow, Tokenizer};
+pub use table::{Source, Table, TensorRow, Tokenizer};
+pub use types::Types;

@@ -82,14 +82,15 @@ pub(crate) fn q5_1(x: &[f32; 32], out: &mut Vec<u8>) {
     nibbles(&q, out);
 }
 
-/// For each group of 32: y = d sc q - dmin mn, with 4-bit q and 6-bit sc and mn.
-pub(crate) fn q4_k(x: &[f32; 256], out: &mut Vec<u8>) {
+/// For each group of 32: y = d sc q - dmin mn, with q up to `quants` and 6-bit sc and mn. Writes d, dmin, sc and mn, and
+/// gives the q.
+fn scales_and_minima(x: &[f32; 256], quants: f32, out: &mut Vec<u8>) -> Vec<[u8; 32]> {
     let groups = x.as_chunks::<32>().0;
     let (mut scales, mut mins) = ([0.0_f32; 8], [0.0_f32; 8]);
     for (group, (scale, min)) in groups.iter().zip(scales.iter_mut().zip(&mut mins)) {
         let (least, most) = extremes(group);
         *min = (-least).max(0.0);
-        *scale = (most + *min).max(0.0) / 15.0;
+        *scale = (most + *min).max(0.0) / quants;
     }
     let d = rounded(extremes(&scales).1 / 63.0);
     let dmin = rounded(extremes(&mins).1 / 63.0);
@@ -97,17 +98,39 @@ pub(crate) fn q4_k(x: &[f32; 256], out: &mut Vec<u8>) {
     let (sc, mn) = (six(scales, d), six(mins, dmin));
     half(d, out);
     half(dmin, out);
-    out.extend((0..4).map(|i| sc[i] | sc[i + 4] >> 4 << 6));
-    out.extend((0..4).map(|i| mn[i] | mn[i + 4] >> 4 << 6));
-    out.extend((0..4).map(|i| sc[i + 4] & 15 | mn[i + 4] << 4));
-    let quants: Vec<[u8; 32]> = (0..8)
+    out.extend(six_bits(&sc, &mn));
+    (0..8)
         .map(|g| {
             let (id, min) = (inverse(d * f32::from(sc[g])), dmin * f32::from(mn[g]));
-            groups[g].map(|v| ((v + min) * id).round().clamp(0.0, 15.0) as u8)
+            groups[g].map(|v| ((v + min) * id).round().clamp(0.0, quants) as u8)
         })
-        .collect();
+        .collect()
+}
+
+/// Eight scales and eight minima of six bits.
+pub(crate) fn six_bits(sc: &[u8; 8], mn: &[u8; 8]) -> [u8; 12] {
+    let mut out = [0; 12];
+    for i in 0..4 {
+        out[i] = sc[i] | sc[i + 4] >> 4 << 6;
+        out[4 + i] = mn[i] | mn[i + 4] >> 4 << 6;
+        out[8 + i] = sc[i + 4] & 15 | mn[i + 4] << 4;
+    }
+    out
+}
+
+pub(crate) fn q4_k(x: &[f32; 256], out: &mut Vec<u8>) {
+    let quants = scales_and_minima(x, 15.0, out);
     for pair in quants.as_chunks::<2>().0 {
         out.extend(pair[0].iter().zip(&pair[1]).map(|(low, high)| low | high << 4));
+    }
+}
+
+/// The fifth bits of all groups go first: bit g of byte l is of value l of group g.
+pub(crate) fn q5_k(x: &[f32; 256], out: &mut Vec<u8>) {
+    let quants = scales_and_minima(x, 31.0, out);
+    out.extend((0..32).map(|l| (0..8).fold(0, |bits, g| bits | quants[g][l] >> 4 << g)));
+    for pair in quants.as_chunks::<2>().0 {
+        out.extend(pair[0].iter().zip(&pair[1]).map(|(low, high)| low & 15 | high << 4));
     }
 }
 

@@ -2,8 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::fill::Stream;
+use crate::fitted;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Key, type, value.
+pub type Metadata = (String, String, serde_json::Value);
 
 /// A checkpoint, apart from its weights' values.
 #[derive(Debug, Clone, Deserialize)]
@@ -15,7 +20,7 @@ pub struct Table {
     /// Seed of all tensors.
     pub seed: u32,
     /// Key, type, value; without the tokenizer's.
-    pub metadata: Vec<(String, String, serde_json::Value)>,
+    pub metadata: Vec<Metadata>,
     /// The tokenizer.
     pub tokenizer: Tokenizer,
     /// Tensors in file order.
@@ -26,6 +31,10 @@ pub struct Table {
     /// CRC-32 of all values as 32-bit floats, in order.
     #[serde(default)]
     pub fill_crc32: Option<String>,
+    /// The trunk's greedy token after the prompt, then the drafts chained from it. Under `only`, where an architecture's
+    /// draft block has one reading.
+    #[serde(default)]
+    pub draft_tokens: BTreeMap<String, Vec<u32>>,
     /// Rows of the prompt that the stored taps are of.
     #[serde(default)]
     pub tap_rows: Vec<usize>,
@@ -67,11 +76,32 @@ pub struct TensorRow {
     pub mean: f64,
     /// Standard deviation of the values.
     pub std: f64,
+    /// Where the values come from.
+    pub source: Source,
+}
+
+/// Where a tensor's values come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// From its stream; random blocks do as well.
+    Stream,
+    /// From its stream exactly.
+    Exact,
+    /// From its stream, with 1 added where row and column have the same number.
+    Diagonal,
+    /// Rows of tokens on the circle of a fitted checkpoint: their predecessors' embeddings, times a gain. All others:
+    /// from the stream.
+    Successors {
+        /// The embedding.
+        embedding: Box<TensorRow>,
+        /// The gain.
+        gain: f32,
+    },
 }
 
 impl From<(String, Vec<u64>, f64, f64)> for TensorRow {
     fn from((name, shape, mean, std): (String, Vec<u64>, f64, f64)) -> Self {
-        Self { name, shape, mean, std }
+        Self { name, shape, mean, std, source: Source::Stream }
     }
 }
 
@@ -95,6 +125,20 @@ impl TensorRow {
     /// The values' stream.
     pub fn stream(&self, seed: u32) -> Stream {
         Stream::new(&self.name, seed, self.mean, self.std)
+    }
+
+    /// The values from number `at` on, which is a multiple of four and for a fitted tensor starts a row.
+    pub(crate) fn values(&self, seed: u32, at: usize, out: &mut [f32]) {
+        fitted::values(self, seed, at, out);
+    }
+
+    /// Values to make at a time: whole blocks of every type and of the generator, and whole rows.
+    pub(crate) fn piece(&self) -> usize {
+        let most = 1 << 16;
+        match self.source {
+            Source::Successors { .. } => (most / self.columns()).max(1) * self.columns(),
+            _ => most,
+        }
     }
 }
 
@@ -123,22 +167,19 @@ impl Table {
     pub fn values(&self, tensor: &str) -> Option<Vec<f32>> {
         let row = self.tensors.iter().find(|r| r.name == tensor)?;
         let mut values = vec![0.0; row.elements()];
-        row.stream(self.seed).values(0, &mut values);
+        row.values(self.seed, 0, &mut values);
         Some(values)
     }
 
     /// CRC-32 of all values as 32-bit floats, in file order; `fill_crc32` says what it must be.
     pub fn crc32(&self) -> u32 {
         let mut crc = crc32fast::Hasher::new();
-        let mut values = vec![0.0; 1 << 14];
         for row in &self.tensors {
-            let stream = row.stream(self.seed);
-            let mut at = 0;
-            while at < row.elements() {
+            let mut values = vec![0.0; row.piece()];
+            for at in (0..row.elements()).step_by(row.piece()) {
                 let len = values.len().min(row.elements() - at);
-                stream.values((at / 4) as u32, &mut values[..len]);
+                row.values(self.seed, at, &mut values[..len]);
                 values[..len].iter().for_each(|v| crc.update(&v.to_le_bytes()));
-                at += len;
             }
         }
         crc.finalize()

@@ -2,6 +2,9 @@
 
 use crate::table::Tokenizer;
 
+/// Tokens a checkpoint of a named shape has at least: these and 11 special ones.
+pub(crate) const SMALLEST: u64 = 3 + 256 + 11;
+
 /// `tokenizer.ggml.token_type` of ordinary, control and unused tokens.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;

@@ -3,15 +3,7 @@
 use ns_llm::Registration;
 
 /// All engines.
-pub const ENGINES: &[&Registration] = &[&ns_llm_llama::REGISTRATION];
-
-/// Engines that spread a model over several devices, by name; the others run on one.
-const ON_SEVERAL_DEVICES: &[&str] = &[];
-
-/// Most devices an engine runs on.
-pub fn most_devices(engine: &Registration) -> usize {
-    if ON_SEVERAL_DEVICES.contains(&engine.name) { usize::MAX } else { 1 }
-}
+pub const ENGINES: &[&Registration] = &[&ns_llm_llama::REGISTRATION, &ns_llm_qwen35::REGISTRATION];
 
 /// The engine that serves an architecture.
 pub fn for_architecture(architecture: &str) -> Option<&'static Registration> {

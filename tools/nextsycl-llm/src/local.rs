@@ -227,7 +227,7 @@ impl Local {
         no_card: NoCard,
     ) -> Outcome<Self> {
         let registered = found.model.entry.as_ref().and_then(|e| e.gpus.as_deref());
-        let most = engines::most_devices(found.registration);
+        let most = found.registration.max_devices;
         let chosen = device::choose(&open.device, registered, &world.settings, no_card, most)?;
         let draft = !open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
         let context = contexts.first().copied().unwrap_or(DEFAULT_CONTEXT);

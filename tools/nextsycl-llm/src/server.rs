@@ -56,7 +56,7 @@ fn serve(world: &World, args: &Serve, passed: ns_systemd::Passed) -> Outcome {
     let name = config.name.clone();
     let (open, settings) = (args.open.clone(), world.settings.clone());
     let choose = move |found: &Found| {
-        let most = crate::engines::most_devices(found.registration);
+        let most = found.registration.max_devices;
         let chosen = device::choose(&open.device, registered.as_deref(), &settings, NoCard::Refuse, most)?;
         let options = load_options(found, &chosen, contexts, &open, draft)?;
         Ok::<_, Failure>((chosen, options))

@@ -12,12 +12,14 @@ mod decoder;
 mod error;
 mod options;
 pub mod philox;
+mod plan;
 pub mod sampler;
 
 pub use checkpoint::{Checkpoint, CheckpointHead, CheckpointReader, CheckpointWriter};
 pub use decoder::{Decoder, Sampling, TokenLogprob, TokenScores};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Moment, OptionSpec, OptionValues};
+pub use plan::{DevicePlan, Plan};
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -33,6 +35,11 @@ pub struct Registration {
     pub architectures: &'static [&'static str],
     /// Options it takes (`--opt-NAME`).
     pub options: &'static [OptionSpec],
+    /// Most devices it spreads a model over; `usize::MAX` for any number.
+    pub max_devices: usize,
+    /// Tells what [`Registration::load`] would take of each device, without loading anything. A plan that does not fit is
+    /// no error here; [`Plan::check`] makes it one, and `load` begins with it.
+    pub plan: fn(&Path, &LoadOptions) -> Result<Plan>,
     /// Opens a model for use.
     pub load: fn(&Path, &LoadOptions, Progress<'_>) -> Result<Box<dyn Engine>>,
     /// Reads a model's facts without any device.
@@ -260,9 +267,10 @@ pub trait Engine: Send {
 
     /// Runs each decode kernel of the model against the exact path.
     fn check_kernels(&mut self) -> Result<Vec<KernelCheck>>;
-    /// Lines for a profile of the passes so far; empty unless profiling was asked for at load.
-    fn profile(&mut self) -> Vec<String> {
-        Vec::new()
+    /// Lines of a profile of everything so far: time, bytes and operations a section or kernel against what the device can do.
+    /// Empty unless profiling was asked for at load (`NS_PROFILE`).
+    fn profile(&mut self) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 
     /// Reads all tokens and returns the last row's logits.

@@ -30,15 +30,29 @@ pub enum KvPrecision {
     F16,
     /// Single precision.
     F32,
+    /// Eight bits, and a half-precision scale for 32 values of a cell; heads are a multiple of 32 wide.
+    Q8,
 }
 
 impl KvPrecision {
-    /// Bytes of a value.
+    /// Bytes of `values` values: whole heads of whole blocks of [`CELL_ALIGN`] cells.
     #[must_use]
-    pub const fn bytes(self) -> usize {
+    pub const fn size(self, values: usize) -> usize {
         match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
+            Self::F16 => values.saturating_mul(2),
+            Self::F32 => values.saturating_mul(4),
+            Self::Q8 => values / 16 * 17,
+        }
+    }
+
+    /// Its place in a list of kernels: halves, singles.
+    pub(crate) fn index(self, c: Check) -> Result<usize> {
+        match self {
+            Self::F16 => Ok(0),
+            Self::F32 => Ok(1),
+            Self::Q8 => {
+                Err(crate::Error::argument(format!("kernel {}: there is none for a cache of 8-bit values", c.0)))
+            }
         }
     }
 }
@@ -55,7 +69,11 @@ pub struct Heads {
 }
 
 impl Heads {
-    pub(crate) fn check(self, c: Check) -> Result<()> {
+    /// Checks that the kernels can compute them.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn check(self, c: Check) -> Result<()> {
         c.that(
             self.n_kv > 0 && self.n_heads > 0 && self.n_heads.is_multiple_of(self.n_kv),
             &format!("{} heads cannot share {} key heads", self.n_heads, self.n_kv),
@@ -86,18 +104,28 @@ impl Cache<'_> {
         (2 * heads.n_kv * heads.head_dim).saturating_mul(self.cells)
     }
 
-    pub(crate) fn layer_offset(&self, heads: Heads) -> i64 {
+    /// Values from the cache's start to the layer.
+    #[must_use]
+    pub fn layer_offset(&self, heads: Heads) -> i64 {
         // inside the block: checked
         self.layer_elements(heads).saturating_mul(self.layer) as i64
     }
 
-    pub(crate) fn check(&self, c: Check, heads: Heads) -> Result<()> {
+    /// Checks that the layer lies inside the block.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self, c: Check, heads: Heads) -> Result<()> {
         c.that(
             self.cells.is_multiple_of(CELL_ALIGN),
             &format!("the cache has {} cells, not a multiple of {CELL_ALIGN}", self.cells),
         )?;
         let end = self.layer_elements(heads).saturating_mul(self.layer.saturating_add(1));
-        c.fits("the cache", (self.buffer, 0), end, self.precision.bytes())
+        c.that(
+            self.precision != KvPrecision::Q8 || heads.head_dim.is_multiple_of(32),
+            &format!("a cache of 8-bit values needs heads of a multiple of 32, not of {}", heads.head_dim),
+        )?;
+        c.fits("the cache", (self.buffer, 0), self.precision.size(end), 1)
     }
 }
 
@@ -105,6 +133,13 @@ impl Cache<'_> {
 #[must_use]
 pub const fn partial_bytes(rows: usize, n_heads: usize, head_dim: usize, n_splits: usize) -> usize {
     rows * n_heads * n_splits * (head_dim + 2) * 4
+}
+
+/// Bytes and operations of [`Attention::split`] where its rows see `keys` cells in all. For [`Queue::cost`]: the launch itself does
+/// not know the rows' positions, they are in the row table.
+#[must_use]
+pub const fn split_cost(heads: Heads, precision: KvPrecision, keys: usize) -> (usize, usize) {
+    (precision.size(2 * heads.n_kv * heads.head_dim * keys), 4 * heads.n_heads * heads.head_dim * keys)
 }
 
 /// Pieces of a row at `position`.
@@ -192,7 +227,7 @@ impl Attention {
             _ => 2,
         };
         Ok(queue.launch(
-            &self.split[width][usize::from(cache.precision == KvPrecision::F32)],
+            &self.split[width][cache.precision.index(c)?],
             [pieces * 16, 1, 1],
             [16, 1, 1],
             &[
@@ -233,6 +268,10 @@ impl Attention {
         c.fits("the row table", row_state, rows.saturating_mul(ROW_STATE / 8), 8)?;
         let stride = c.act("act", &act, rows, heads.n_heads * heads.head_dim, self.class)?;
         let (parts, items) = shared_row(self.class, heads.n_heads * heads.head_dim);
+        queue.cost(
+            partial_bytes(rows, heads.n_heads, heads.head_dim, n_splits) + rows * act.ld,
+            2 * pieces * heads.head_dim,
+        );
         Ok(queue.launch(
             &self.combine_act,
             [rows * parts * items, 1, 1],
@@ -289,6 +328,8 @@ impl Attention {
             c.fits("scratch", scratch, needed / 4, 4)?;
             let cells = seen.next_multiple_of(CELL_ALIGN);
             let parts = cells.div_ceil(64).min(16);
+            let values = 2 * heads.n_kv * heads.head_dim * cells;
+            queue.cost(cache.precision.size(values) + 4 * values, values);
             queue.launch(
                 &self.expand_kv,
                 [2 * heads.n_kv * parts * 64, 1, 1],
@@ -306,8 +347,11 @@ impl Attention {
             )?;
             source = (scratch.0, scratch.1, KvPrecision::F32, 0, 0, cells);
         }
+        let pairs = chunk.rows * chunk.position + chunk.rows * (chunk.rows + 1) / 2;
+        let (bytes, _) = split_cost(heads, source.2, seen);
+        queue.cost(2 * chunk.rows * columns * 4 + bytes, 4 * columns * pairs);
         Ok(queue.launch(
-            &self.prompt[usize::from(source.2 == KvPrecision::F32)],
+            &self.prompt[source.2.index(c)?],
             [chunk.rows.div_ceil(prompt_rows(self.class)) * heads.n_heads * 16, 1, 1],
             [16, 1, 1],
             &[

@@ -31,11 +31,17 @@ impl Check {
     }
 
     /// A size as the kernels take it.
+    ///
+    /// # Errors
+    /// It is too large.
     pub fn int(self, name: &str, value: usize) -> Result<i32> {
         i32::try_from(value).map_err(|_| self.error(&format!("{name} is {value}, which is too large")))
     }
 
     /// A size above zero.
+    ///
+    /// # Errors
+    /// It is zero or too large.
     pub fn size(self, name: &str, value: usize) -> Result<i32> {
         if value == 0 {
             return Err(self.error(&format!("{name} is 0")));
@@ -44,11 +50,17 @@ impl Check {
     }
 
     /// A condition on sizes.
+    ///
+    /// # Errors
+    /// It does not hold.
     pub fn that(self, condition: bool, what: &str) -> Result<()> {
         if condition { Ok(()) } else { Err(self.error(what)) }
     }
 
     /// `count` elements of `element` bytes at `at`, which must be aligned to them.
+    ///
+    /// # Errors
+    /// They are not inside the block.
     pub fn fits(self, name: &str, at: At<'_>, count: usize, element: usize) -> Result<()> {
         if !at.1.is_multiple_of(element) {
             return Err(self.error(&format!("{name} starts at byte {}, not at an element of {element} bytes", at.1)));
@@ -64,7 +76,10 @@ impl Check {
         Ok(())
     }
 
-    /// `rows` rows of `cols` elements.
+    /// `rows` rows of `cols` elements; their distance.
+    ///
+    /// # Errors
+    /// They are not inside the block, or overlap.
     pub fn rows(self, name: &str, x: &Strided<'_>, rows: usize, cols: usize, element: usize) -> Result<i32> {
         self.that(x.ld >= cols, &format!("rows of {name} are {} apart but have {cols} elements", x.ld))?;
         let count = rows.saturating_sub(1).saturating_mul(x.ld).saturating_add(cols);
@@ -73,6 +88,9 @@ impl Check {
     }
 
     /// `rows` activation rows of `cols` values; a distance in bytes.
+    ///
+    /// # Errors
+    /// They are not inside the block, or not on 64-byte boundaries.
     pub fn act(
         self,
         name: &str,

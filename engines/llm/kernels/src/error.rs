@@ -25,7 +25,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// A launch refused because of `text`.
-    pub(crate) fn argument(text: String) -> Self {
+    #[must_use]
+    pub fn argument(text: String) -> Self {
         Self { kind: ErrorKind::Argument, text, source: None }
     }
 

@@ -9,16 +9,18 @@ mod check;
 mod error;
 pub mod matrix;
 pub mod product;
+pub mod profile;
 pub mod rows;
 pub mod sampling;
 
 use std::path::{Path, PathBuf};
 
-pub use check::{Strided, at};
+pub use check::{Check, Strided, at};
 pub use error::{Error, ErrorKind, Result};
 pub use matrix::{Matrix, RawRows};
 use ns_sycl::{Buffer, Device};
 pub use product::Products;
+pub use profile::{Ceilings, Profile};
 
 /// Device memory from a byte offset on.
 pub type At<'a> = (&'a Buffer, usize);

@@ -282,6 +282,8 @@ impl Matrix {
         let mut first = 0;
         while first < count {
             let now = (count - first).min(MATVEC_ROWS);
+            let results = now * self.rows * 4 * if add { 2 } else { 1 };
+            queue.cost(self.bytes() + now * act.ld + results, 2 * now * self.rows * self.cols);
             queue.launch(
                 &self.kernels.matvec[now - 1],
                 [global, 1, 1],
@@ -346,6 +348,7 @@ impl Matrix {
         )?;
         c.fits("out", out, count.saturating_mul(self.cols), element)?;
         let local = self.row_items();
+        queue.cost(self.bytes() / self.rows * count + count * self.cols * element, count * self.cols);
         queue.launch(
             kernel,
             [count * local, 1, 1],
@@ -379,6 +382,7 @@ impl Matrix {
         c.fits("ids", ids, count, 4)?;
         c.fits("out", out, count.saturating_mul(self.cols), 4)?;
         let local = self.row_items();
+        queue.cost((self.bytes() / self.rows + self.cols * 4) * count, count * self.cols);
         queue.launch(
             &self.kernels.embed,
             [count * local, 1, 1],

@@ -119,6 +119,7 @@ impl Products {
         let Some(mkl) = &self.mkl else {
             let (kernel, narrow) = matrix.product_kernel(&self.device)?;
             let (global, local) = range(matrix.class(), matrix.units(), narrow, m, n);
+            queue.cost(matrix.bytes() + m * (k + if add { 2 * n } else { n }) * 4, 2 * m * n * k);
             return Ok(queue.launch(
                 &kernel,
                 [global, 1, 1],
@@ -225,6 +226,7 @@ impl OwnGemm {
         let ldw = c.rows("w", &w, n, k, element)?;
         let ldy = c.rows("y", &y, m, n, 4)?;
         let (global, local) = range(self.class, self.units, narrow, m, n);
+        queue.cost((m + n) * k * element + m * n * 4, 2 * m * n * k);
         queue.launch(
             kernel,
             [global, 1, 1],

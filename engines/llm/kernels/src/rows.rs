@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ns_sycl::{Arg, Buffer, Device, DeviceClass, Kernel, Queue};
 
-use crate::attention::{Cache, Heads, KvPrecision};
+use crate::attention::{Cache, Heads};
 use crate::check::{Check, Strided};
 use crate::{At, Result};
 
@@ -148,6 +148,7 @@ impl Rows {
         c.fits("w", w, dim, 4)?;
         let ldo = c.rows("out", &out, rows, dim, 4)?;
         let (global, local) = groups(rows, row_items(self.class, dim));
+        queue.cost((2 * rows + 1) * dim * 4, 4 * rows * dim);
         Ok(queue.launch(
             &self.rms_norm,
             global,
@@ -183,6 +184,7 @@ impl Rows {
         c.fits("w", w, dim, 4)?;
         let stride = c.act("act", &act, rows, dim, self.class)?;
         let (global, local) = groups(rows, row_items(self.class, dim));
+        queue.cost((rows + 1) * dim * 4 + rows * act.ld, 7 * rows * dim);
         Ok(queue.launch(
             &self.rms_norm_act,
             global,
@@ -209,6 +211,7 @@ impl Rows {
         let ldx = c.rows("x", &x, rows, dim, 4)?;
         let stride = c.act("act", &act, rows, dim, self.class)?;
         let (global, local) = groups(rows, row_items(self.class, dim));
+        queue.cost(rows * (dim * 4 + act.ld), 3 * rows * dim);
         Ok(queue.launch(
             &self.to_act,
             global,
@@ -240,6 +243,7 @@ impl Rows {
         let stride = c.act("act", &act, rows, n_ff, self.class)?;
         let (parts, items) = shared_row(self.class, n_ff);
         let (global, local) = groups(rows * parts, items);
+        queue.cost(rows * (n_ff * 8 + act.ld), 9 * rows * n_ff);
         Ok(queue.launch(
             &self.swiglu_act,
             global,
@@ -271,6 +275,7 @@ impl Rows {
         let ldx = c.rows("gate_up", &gate_up, rows, n_ff.saturating_mul(2), 4)?;
         let ldo = c.rows("out", &out, rows, n_ff, 4)?;
         let (global, local) = groups(rows, row_items(self.class, n_ff));
+        queue.cost(rows * n_ff * 12, 6 * rows * n_ff);
         Ok(queue.launch(
             &self.swiglu,
             global,
@@ -318,8 +323,11 @@ impl Rows {
             DeviceClass::Gpu => 16 * (heads.n_heads + 2 * heads.n_kv).min(16),
         };
         let (global, local) = groups(rows, items);
+        let queries = heads.n_heads * heads.head_dim;
+        let stored = cache.precision.size(rows * (columns - queries));
+        queue.cost(rows * (columns + queries) * 4 + stored, 6 * rows * columns);
         Ok(queue.launch(
-            &self.rope_store[pairs][usize::from(cache.precision == KvPrecision::F32)],
+            &self.rope_store[pairs][cache.precision.index(c)?],
             global,
             local,
             &[
@@ -350,6 +358,7 @@ impl Rows {
         c.fits("y", y, n, 4)?;
         let (global, local) = elements(self.class, n);
         let args = [Arg::Buffer(x.0, x.1), Arg::Buffer(y.0, y.1), Arg::I64(n as i64)];
+        queue.cost(12 * n, n);
         Ok(queue.launch(&self.add, global, local, &args)?)
     }
 
@@ -364,6 +373,7 @@ impl Rows {
         c.fits("out", out, n, 2)?;
         let (global, local) = elements(self.class, n);
         let args = [Arg::Buffer(x.0, x.1), Arg::Buffer(out.0, out.1), Arg::I64(n as i64)];
+        queue.cost(6 * n, n);
         Ok(queue.launch(&self.convert_f16, global, local, &args)?)
     }
 
@@ -383,6 +393,7 @@ impl Rows {
         let ldx = c.rows("x", &x, rows, cols, 4)?;
         c.fits("out", out, rows.saturating_mul(cols), 2)?;
         let (global, local) = groups(rows, row_items(self.class, cols));
+        queue.cost(6 * rows * cols, rows * cols);
         Ok(queue.launch(
             &self.convert_rows_f16,
             global,

@@ -138,6 +138,7 @@ impl Sampling {
         let ld = c.rows("logits", &logits, rows, n_vocab, 4)?;
         c.fits("out", out, rows, 4)?;
         let items = self.row_items();
+        queue.cost(rows * (n_vocab + 1) * 4, rows * n_vocab);
         Ok(queue.launch(
             &self.argmax,
             [rows * items, 1, 1],
@@ -171,6 +172,7 @@ impl Sampling {
             DeviceClass::Cpu => 64,
             DeviceClass::Gpu => 256,
         };
+        queue.cost(rows * (n_vocab * 4 + CANDIDATES * 8), rows * n_vocab);
         Ok(queue.launch(
             &self.top_k,
             [rows * items, 1, 1],
@@ -206,6 +208,7 @@ impl Sampling {
             DeviceClass::Cpu => 16,
             DeviceClass::Gpu => 128,
         };
+        queue.cost(rows * windows.ld * 12, rows * windows.ld * 4);
         Ok(queue.launch(
             &self.penalize,
             [rows * items, 1, 1],
@@ -241,6 +244,7 @@ impl Sampling {
         c.fits("the row table", row_state, rows.saturating_mul(ROW_STATE / 8), 8)?;
         c.fits("choices", choices, rows.saturating_mul(CHOICE / 4), 4)?;
         c.fits("out", out, rows, 4)?;
+        queue.cost(rows * CANDIDATES * 8, rows * CANDIDATES * 8);
         Ok(queue.launch(
             &self.sample,
             [rows * 16, 1, 1],
@@ -297,6 +301,7 @@ impl Sampling {
         let ldx = c.rows("x", &x, rows, n, 4)?;
         let ldo = c.rows("out", &out, rows, n, 4)?;
         let items = self.row_items();
+        queue.cost(rows * n * 8, 5 * rows * n);
         Ok(queue.launch(
             &self.softmax,
             [rows * items, 1, 1],

@@ -10,6 +10,41 @@ use ns_llm_kernels::rows::{RowState, write_states};
 use ns_llm_kernels::{Strided, act, at};
 use ns_sycl::Buffer;
 
+/// The bytes of a cache of 8-bit values: blocks of 16 cells, first the whole numbers (keys [value][cell], values [cell][value]), then
+/// the scales [32 values][cell]. What is not filled is NaN or -1.
+fn quantised(heads: Heads, cells: usize, first_cell: usize, layer: usize, filled: usize, both: [&[f32]; 2]) -> Vec<u8> {
+    let d = heads.head_dim;
+    let head_bytes = KvPrecision::Q8.size(cells * d);
+    let mut all = vec![0xff; 2 * 2 * heads.n_kv * head_bytes];
+    for (kind, from) in both.into_iter().enumerate() {
+        for h in 0..heads.n_kv {
+            let head = ((layer * 2 + kind) * heads.n_kv + h) * head_bytes;
+            for t in 0..filled {
+                let block = head + (first_cell + t) / 16 * 17 * d;
+                for (g, group) in from[(h * filled + t) * d..][..d].chunks_exact(32).enumerate() {
+                    // the smallest scale that makes all of them whole numbers again is among these
+                    let peak = group.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+                    let scale = (1..=127)
+                        .map(|q| half::f16::from_f32(peak / q as f32))
+                        .find(|s| group.iter().all(|v| v / s.to_f32() == (v / s.to_f32()).round()))
+                        .unwrap();
+                    block_scale(&mut all[block + 16 * d..][..d], g, t, scale);
+                    for (i, v) in group.iter().enumerate() {
+                        let i = g * 32 + i;
+                        let at = if kind == 0 { i * 16 + t % 16 } else { t % 16 * d + i };
+                        all[block + at] = (v / scale.to_f32()) as i8 as u8;
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+fn block_scale(scales: &mut [u8], group: usize, cell: usize, scale: half::f16) {
+    scales[(group * 16 + cell % 16) * 2..][..2].copy_from_slice(&scale.to_le_bytes());
+}
+
 /// A cache with one session in random cells, NaN everywhere else.
 struct Session {
     buffer: Buffer,
@@ -28,12 +63,24 @@ impl Session {
         let (first_cell, layer) = (32, 1);
         let cells = first_cell + filled.next_multiple_of(16) + 16;
         let d = heads.head_dim;
-        let round = |v: f32| match precision {
-            KvPrecision::F16 => half::f16::from_f32(v).to_f32(),
-            KvPrecision::F32 => v,
+        let mut stored = || match precision {
+            KvPrecision::F16 => {
+                n.normals(heads.n_kv * filled * d).iter().map(|&v| half::f16::from_f32(v).to_f32()).collect()
+            }
+            KvPrecision::F32 => n.normals(heads.n_kv * filled * d),
+            // a scale for 32 values of a cell, and a whole number for each of them
+            KvPrecision::Q8 => (0..heads.n_kv * filled * d / 32)
+                .flat_map(|_| {
+                    let scale = half::f16::from_f32(0.01 + 0.02 * n.unit() as f32).to_f32();
+                    (0..32).map(|_| scale * ((n.word() % 255) as f32 - 127.0)).collect::<Vec<f32>>()
+                })
+                .collect(),
         };
-        let keys: Vec<f32> = (0..heads.n_kv * filled * d).map(|_| round(n.normal())).collect();
-        let values: Vec<f32> = (0..heads.n_kv * filled * d).map(|_| round(n.normal())).collect();
+        let (keys, values): (Vec<f32>, Vec<f32>) = (stored(), stored());
+        if precision == KvPrecision::Q8 {
+            let buffer = b.put(&quantised(heads, cells, first_cell, layer, filled, [&keys, &values]));
+            return Self { buffer, precision, heads, cells, first_cell, layer, keys, values };
+        }
         let mut all = vec![f32::NAN; 2 * 2 * heads.n_kv * cells * d];
         for h in 0..heads.n_kv {
             for t in 0..filled {
@@ -47,8 +94,8 @@ impl Session {
             }
         }
         let buffer = match precision {
-            KvPrecision::F32 => b.put(&all),
             KvPrecision::F16 => b.put(&all.iter().map(|&v| half::f16::from_f32(v).to_bits()).collect::<Vec<u16>>()),
+            _ => b.put(&all),
         };
         Self { buffer, precision, heads, cells, first_cell, layer, keys, values }
     }

@@ -1,7 +1,7 @@
 //! The contract of [`ns_llm::Engine`] over the passes.
 
 use crate::checkpoint;
-use crate::fit::{check_fit, chunk_option};
+use crate::fit::Fit;
 use crate::params::Params;
 use crate::passes::{Pass, Shape, TapFunction};
 use crate::session::{Logits, Sessions};
@@ -10,19 +10,16 @@ use crate::work::{MAX_ROWS, Sizes, Work};
 use crate::{OPTIONS, device_error, kernel_error};
 use ns_llm::{
     Checkpoint, CheckpointHead, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions,
-    Moment, Progress, Result, Sampling, SessionId, Tap, sampler,
+    Moment, OptionValues, Plan, Progress, Result, Sampling, SessionId, Tap, sampler,
 };
-use ns_llm_kernels::Kernels;
-use ns_llm_kernels::attention::{CELL_ALIGN, Chunk, KvPrecision, splits};
-use ns_llm_kernels::product::{Products, Scratch};
+use ns_llm_kernels::attention::{Chunk, KvPrecision, splits};
+use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::{ROW_STATE, RowState};
-use ns_sycl::{Buffer, Device, DeviceClass, Graph, Locations, Queue, bytes_of};
+use ns_llm_kernels::{Kernels, Profile};
+use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
 use ns_weights::ModelFile;
 use std::collections::HashMap;
 use std::io::{Read, Write};
-
-/// Memory for weights expanded for oneMKL.
-const EXPANDED_WEIGHTS: usize = 64 << 20;
 
 /// An opened model.
 pub struct Llama {
@@ -40,6 +37,7 @@ pub struct Llama {
     kernels: Kernels,
     pub(crate) queue: Queue,
     device: Device,
+    profile: Option<Profile>,
     pub(crate) sessions: Sessions,
     file: ModelFile,
 }
@@ -49,11 +47,10 @@ fn usage(message: impl Into<String>) -> Error {
 }
 
 impl Llama {
-    /// Opens a model: reads its dimensions, checks that it fits, packs its weights.
-    pub fn load(file: ModelFile, options: &LoadOptions, progress: Progress<'_>) -> Result<Self> {
-        let p = Params::read(&file)?;
+    /// Opens the device and works out everything that follows from file and options.
+    fn prepare(file: &ModelFile, options: &LoadOptions) -> Result<(Params, OptionValues, Device, Fit)> {
+        let p = Params::read(file)?;
         let values = options.options.clone().with_environment(OPTIONS, Moment::Load, &|n| std::env::var(n).ok())?;
-        let chunk = chunk_option(&values)?;
         if options.expert_bytes.is_some() || options.host_expert_bytes.is_some() {
             return Err(Error::new(
                 ErrorKind::Option,
@@ -64,29 +61,28 @@ impl Llama {
             let n = options.devices.len();
             return Err(Error::new(ErrorKind::Option, format!("the llama engine runs on one device, {n} were given")));
         };
-        if options.contexts.is_empty() || options.contexts.contains(&0) {
-            return Err(Error::new(ErrorKind::Option, "at least one session of at least one token is needed"));
-        }
-        if let Some(long) = options.contexts.iter().find(|&&c| c > p.context_length) {
-            return Err(Error::new(
-                ErrorKind::Option,
-                format!("a context of {long} tokens is longer than the model's {}", p.context_length),
-            ));
-        }
         let device = Device::open(selector).map_err(|e| device_error("cannot open the device", e))?;
-        let precision = match (values.get("kv"), device.class()) {
-            (Some("f16"), _) | (None, DeviceClass::Gpu) => KvPrecision::F16,
-            _ => KvPrecision::F32,
-        };
-        let cells = options.contexts.iter().map(|c| c.next_multiple_of(CELL_ALIGN)).sum();
-        let sizes = Sizes::new(&p, device.class(), chunk, cells, precision);
-        let widest = p.hidden_size.max(p.n_ff).max(p.n_heads * p.head_dim);
-        let scratch = Scratch { rows: chunk, cols: widest, weights: EXPANDED_WEIGHTS };
-        check_fit(&file, &p, &sizes, &device, scratch)?;
+        let fit = Fit::new(file, &p, options, &values, &device)?;
+        Ok((p, values, device, fit))
+    }
 
+    /// What [`Llama::load`] would take of the device.
+    pub fn plan(file: &ModelFile, options: &LoadOptions) -> Result<Plan> {
+        Ok(Self::prepare(file, options)?.3.plan)
+    }
+
+    /// Opens a model: reads its dimensions, checks that it fits, packs its weights.
+    pub fn load(file: ModelFile, options: &LoadOptions, progress: Progress<'_>) -> Result<Self> {
+        let (p, values, device, fit) = Self::prepare(&file, options)?;
+        fit.plan.check()?;
+        let Fit { chunk, precision, sizes, scratch, .. } = fit;
+        let cells = sizes.cells;
+
+        let folder = Locations::discover().kernels;
+        let profile = Profile::start(&device, &folder).map_err(|e| kernel_error("cannot measure the device", e))?;
         let queue = device.queue().map_err(|e| device_error("cannot open a queue", e))?;
-        let kernels = Kernels::load(&device, &Locations::discover().kernels)
-            .map_err(|e| kernel_error("cannot load the kernels", e))?;
+        queue.section("load");
+        let kernels = Kernels::load(&device, &folder).map_err(|e| kernel_error("cannot load the kernels", e))?;
         let weights = weights::load(&file, &p, &device, &queue, &kernels, progress)?;
         let work = Work::new(&device, &p, &sizes)?;
         let kv = usize::try_from(sizes.cache(&p))
@@ -119,7 +115,8 @@ impl Llama {
             facts,
             sizes,
             graphs: HashMap::new(),
-            use_graphs: values.get("graph") != Some("0"),
+            // what a recorded pass costs would be told for every replay alike
+            use_graphs: values.get("graph") != Some("0") && profile.is_none(),
             products,
             weights,
             work,
@@ -128,6 +125,7 @@ impl Llama {
             kernels,
             queue,
             device,
+            profile,
             sessions: Sessions::new(cells),
             file,
             p,
@@ -217,17 +215,18 @@ impl Llama {
         let n_splits = splits(longest).next_power_of_two().min(self.sizes.max_splits.next_power_of_two());
         let n_splits = n_splits.min(self.sizes.max_splits);
         let rows = states.len();
+        let keys = states.iter().map(|s| s.position as usize + 1).sum();
         self.write_input(states)?;
         let failed = |e| kernel_error("a decode pass failed", e);
         if tap.is_some() || !self.use_graphs {
-            return self.decode_commands(rows, n_splits, tap).map_err(failed);
+            return self.decode_commands((rows, keys), n_splits, tap).map_err(failed);
         }
         if !self.graphs.contains_key(&(rows, n_splits)) {
             // Once plainly, which is this pass: modules that load lazily must be there before the recording.
-            self.decode_commands(rows, n_splits, None).map_err(failed)?;
+            self.decode_commands((rows, keys), n_splits, None).map_err(failed)?;
             self.queue.wait().map_err(|e| device_error("a decode pass failed", e))?;
             self.queue.begin_graph().map_err(|e| device_error("cannot record a decode pass", e))?;
-            if let Err(error) = self.decode_commands(rows, n_splits, None) {
+            if let Err(error) = self.decode_commands((rows, keys), n_splits, None) {
                 // the recording's own error is the one to report
                 let _ = self.queue.cancel_graph();
                 return Err(failed(error));
@@ -245,17 +244,17 @@ impl Llama {
 
     fn decode_commands(
         &self,
-        rows: usize,
+        (rows, keys): (usize, usize),
         n_splits: usize,
         mut tap: Option<TapFunction<'_>>,
     ) -> ns_llm_kernels::Result<()> {
         let pass = self.pass();
         match &mut tap {
             Some(tap) => {
-                pass.layers(Shape::Decode { rows, n_splits }, Some(&mut **tap))?;
+                pass.layers(Shape::Decode { rows, n_splits, keys }, Some(&mut **tap))?;
                 pass.result_norm(rows, &mut Some(&mut **tap))?;
             }
-            None => pass.layers(Shape::Decode { rows, n_splits }, None)?,
+            None => pass.layers(Shape::Decode { rows, n_splits, keys }, None)?,
         }
         pass.head(0, rows)?;
         pass.choose(rows)
@@ -573,19 +572,8 @@ impl Engine for Llama {
         crate::kernel_checks::run(&self.file, &self.weights, &self.queue, &self.device, &self.kernels, &self.p)
     }
 
-    fn profile(&mut self) -> Vec<String> {
-        self.device
-            .profile()
-            .unwrap_or_default()
-            .iter()
-            .map(|k| {
-                format!(
-                    "{:<40} {:>8} x {:>10.1} us",
-                    k.name,
-                    k.count,
-                    k.nanoseconds as f64 / k.count.max(1) as f64 / 1e3
-                )
-            })
-            .collect()
+    fn profile(&mut self) -> Result<Vec<String>> {
+        let lines = self.profile.as_ref().map_or_else(|| Ok(Vec::new()), Profile::lines);
+        lines.map_err(|e| kernel_error("cannot read the profile", e))
     }
 }

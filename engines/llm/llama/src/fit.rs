@@ -1,15 +1,20 @@
-//! What is checked before a model is opened: the chunk asked for, and that all of it fits on the device.
+//! What is worked out before a model is opened: the chunk asked for, the sizes that follow, and the memory that all of it takes.
 
+use crate::device_error;
 use crate::params::Params;
 use crate::weights;
 use crate::work::Sizes;
-use ns_llm::{Error, ErrorKind, OptionValues, Result};
+use ns_llm::{DevicePlan, Error, ErrorKind, LoadOptions, OptionValues, Plan, Result};
+use ns_llm_kernels::attention::{CELL_ALIGN, KvPrecision};
 use ns_llm_kernels::product::Scratch;
-use ns_sycl::Device;
+use ns_sycl::{Device, DeviceClass};
 use ns_weights::ModelFile;
 
+/// Memory for weights expanded for oneMKL.
+const EXPANDED_WEIGHTS: usize = 64 << 20;
+
 /// Prompt tokens of a pass.
-pub fn chunk_option(options: &OptionValues) -> Result<usize> {
+fn chunk_option(options: &OptionValues) -> Result<usize> {
     let Some(text) = options.get("chunk") else { return Ok(512) };
     match text.parse() {
         Ok(n) if (16..=4096).contains(&n) => Ok(n),
@@ -17,24 +22,61 @@ pub fn chunk_option(options: &OptionValues) -> Result<usize> {
     }
 }
 
-/// Whether weights, cache and buffers fit into the device's free memory.
-pub fn check_fit(file: &ModelFile, p: &Params, sizes: &Sizes, device: &Device, scratch: Scratch) -> Result<()> {
-    let weights = weights::packed_bytes(file, device.class());
-    let (cache, work) = (sizes.cache(p), sizes.work(p) + scratch.bytes(device.class()) as u64);
-    let gib = |n: u64| n as f64 / f64::from(1 << 30);
-    device.reserve(weights + cache + work).map_err(|e| {
-        Error::with_source(
-            ErrorKind::Memory,
-            format!(
-                "the model does not fit on {}: weights {:.2} GiB, key-value cache of {} tokens {:.2} GiB, buffers {:.2} GiB; \
-                 a shorter context (--ctx) needs less",
-                device.info().name,
-                gib(weights),
-                sizes.cells,
-                gib(cache),
-                gib(work)
-            ),
-            e,
-        )
-    })
+/// How a model will be opened.
+pub struct Fit {
+    /// Prompt tokens of a pass.
+    pub chunk: usize,
+    /// Precision of the cache.
+    pub precision: KvPrecision,
+    /// Sizes of cache and buffers.
+    pub sizes: Sizes,
+    /// Memory of the prompt products.
+    pub scratch: Scratch,
+    /// Memory of the device.
+    pub plan: Plan,
+}
+
+impl Fit {
+    /// Works out a model on the one device of the options.
+    pub fn new(
+        file: &ModelFile,
+        p: &Params,
+        options: &LoadOptions,
+        values: &OptionValues,
+        device: &Device,
+    ) -> Result<Self> {
+        if options.contexts.is_empty() || options.contexts.contains(&0) {
+            return Err(Error::new(ErrorKind::Option, "at least one session of at least one token is needed"));
+        }
+        if let Some(long) = options.contexts.iter().find(|&&c| c > p.context_length) {
+            return Err(Error::new(
+                ErrorKind::Option,
+                format!("a context of {long} tokens is longer than the model's {}", p.context_length),
+            ));
+        }
+        let chunk = chunk_option(values)?;
+        let precision = match (values.get("kv"), device.class()) {
+            (Some("f16"), _) | (None, DeviceClass::Gpu) => KvPrecision::F16,
+            _ => KvPrecision::F32,
+        };
+        let cells: Vec<usize> = options.contexts.iter().map(|c| c.next_multiple_of(CELL_ALIGN)).collect();
+        let sizes = Sizes::new(p, device.class(), chunk, cells.iter().sum(), precision);
+        let widest = p.hidden_size.max(p.n_ff).max(p.n_heads * p.head_dim);
+        let scratch = Scratch { rows: chunk, cols: widest, weights: EXPANDED_WEIGHTS };
+        let info = device.info();
+        let known = |what: ns_sycl::Result<u64>| what.map_err(|e| device_error("cannot tell the device's memory", e));
+        let plan = DevicePlan {
+            selector: options.devices.first().cloned().unwrap_or_default(),
+            name: info.name.clone(),
+            layers: (0, p.n_layers),
+            parts: vec!["embedding".to_owned(), "head".to_owned()],
+            weights: weights::packed_bytes(file, device.class()),
+            caches: cells.iter().map(|&c| sizes.cell(p) * c as u64).collect(),
+            work: sizes.work(p) + scratch.bytes(device.class()) as u64,
+            total: info.total_memory,
+            free: known(device.free_memory())?,
+            margin: known(device.margin())?,
+        };
+        Ok(Self { chunk, precision, sizes, scratch, plan: Plan { devices: vec![plan] } })
+    }
 }

@@ -14,7 +14,7 @@
 //! Rotation pairs adjacent values: files of this architecture have their query and key rows permuted for it.
 //!
 //! Where things are: [`params`] what a file must hold, `weights` the matrices on the device, [`arena`] and `session`
-//! the conversations, `fit` the checks before a load, `work` the buffers of a pass, `passes` the kernels of a pass, `engine` the contract.
+//! the conversations, `fit` the sizes and the memory plan before a load, `work` the buffers of a pass, `passes` the kernels of a pass, `engine` the contract.
 
 pub mod arena;
 mod checkpoint;
@@ -69,7 +69,7 @@ pub const OPTIONS: &[OptionSpec] = &[
 
 /// The engine's entry in a tool's table.
 pub const REGISTRATION: Registration =
-    Registration { name: "llama", architectures: &["llama"], options: OPTIONS, load, info };
+    Registration { name: "llama", architectures: &["llama"], options: OPTIONS, max_devices: 1, plan, load, info };
 
 fn open_file(path: &Path) -> Result<ModelFile> {
     ModelFile::open(path).map_err(|e| Error::with_source(ErrorKind::Model, "cannot open the model", e))
@@ -78,6 +78,10 @@ fn open_file(path: &Path) -> Result<ModelFile> {
 fn load(path: &Path, options: &LoadOptions, progress: Progress<'_>) -> Result<Box<dyn Engine>> {
     let file = open_file(path)?;
     Ok(Box::new(engine::Llama::load(file, options, progress)?))
+}
+
+fn plan(path: &Path, options: &LoadOptions) -> Result<ns_llm::Plan> {
+    engine::Llama::plan(&open_file(path)?, options)
 }
 
 fn info(path: &Path) -> Result<ns_llm::ModelInfo> {

@@ -5,7 +5,7 @@ use crate::params::Params;
 use crate::weights::{Fused, Layer, Weights};
 use crate::work::{Sizes, Work, heads};
 use ns_llm::Tap;
-use ns_llm_kernels::attention::{Cache, Chunk, KvPrecision};
+use ns_llm_kernels::attention::{Cache, Chunk, KvPrecision, split_cost};
 use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::{ROW_STATE, Rope, RopePairs};
 use ns_llm_kernels::{At, Kernels, Result, Strided, at};
@@ -47,12 +47,19 @@ pub enum Shape {
         rows: usize,
         /// Pieces launched.
         n_splits: usize,
+        /// Cells that the rows see, in all.
+        keys: usize,
     },
     /// A run of one session.
     Prompt(Chunk),
 }
 
 impl Shape {
+    /// The name of a section of the profile: of decode passes, of prompt passes.
+    fn section(self, names: [&'static str; 2]) -> &'static str {
+        names[usize::from(matches!(self, Self::Prompt(_)))]
+    }
+
     fn rows(self) -> usize {
         match self {
             Self::Decode { rows, .. } => rows,
@@ -81,6 +88,7 @@ impl<'a> Pass<'a> {
     /// All layers, from the token ids in the input buffer to the residual stream.
     pub fn layers(&self, shape: Shape, mut tap: Option<TapFunction<'_>>) -> Result<()> {
         let ids = (&self.work.input, self.sizes.chunk * ROW_STATE);
+        self.queue.section(shape.section(["decode: embedding", "prompt: embedding"]));
         self.weights.embedding.embed(self.queue, ids, shape.rows(), (&self.work.x, 0))?;
         for (index, layer) in self.weights.layers.iter().enumerate() {
             self.attention(shape, index, layer, &mut tap)?;
@@ -92,6 +100,7 @@ impl<'a> Pass<'a> {
     fn attention(&self, shape: Shape, index: usize, layer: &Layer, tap: &mut Option<TapFunction<'_>>) -> Result<()> {
         let (p, rows, queue) = (self.p, shape.rows(), self.queue);
         let norm = (&layer.attn_norm, 0);
+        queue.section(shape.section(["decode: attention", "prompt: attention"]));
         self.norm_tap("attn_norm", index, norm, rows, tap)?;
         let qkv = at(&self.work.qkv, p.qkv_rows());
         match shape {
@@ -121,8 +130,10 @@ impl<'a> Pass<'a> {
         }
         let partial = (&self.work.partial, 0);
         match shape {
-            Shape::Decode { n_splits, .. } => {
+            Shape::Decode { n_splits, keys, .. } => {
                 let size = (rows, n_splits);
+                let (bytes, operations) = split_cost(heads, self.precision, keys);
+                queue.cost(bytes, operations);
                 self.kernels.attention.split(queue, qkv, &cache, self.states(), partial, heads, size, self.scale)?;
                 self.kernels.attention.combine_act(queue, partial, self.states(), self.act(), heads, size)?;
                 layer.output.matvec(queue, self.act(), rows, self.x(), true)?;
@@ -140,6 +151,7 @@ impl<'a> Pass<'a> {
     fn feed_forward(&self, shape: Shape, index: usize, layer: &Layer, tap: &mut Option<TapFunction<'_>>) -> Result<()> {
         let (p, rows, queue) = (self.p, shape.rows(), self.queue);
         let norm = (&layer.ffn_norm, 0);
+        queue.section(shape.section(["decode: feed-forward", "prompt: feed-forward"]));
         self.norm_tap("ffn_norm", index, norm, rows, tap)?;
         let gate_up = at(&self.work.gate_up, 2 * p.n_ff);
         // With taps the down product goes to a buffer of its own and is added afterwards: the same sum, the same bits.
@@ -171,6 +183,7 @@ impl<'a> Pass<'a> {
         let p = self.p;
         let x = Strided { buffer: &self.work.x, offset: first * p.hidden_size * 4, ld: p.hidden_size };
         let norm = (&self.weights.output_norm, 0);
+        self.queue.section("head");
         self.kernels.rows.rms_norm_act(self.queue, x, norm, self.act(), (rows, p.hidden_size), p.rms_eps)?;
         self.weights.head().matvec(self.queue, self.act(), rows, at(&self.work.logits, p.n_vocab), false)
     }

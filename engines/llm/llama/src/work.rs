@@ -3,7 +3,7 @@
 use crate::device_error;
 use crate::params::Params;
 use ns_llm::Result;
-use ns_llm_kernels::attention::{self, Heads, KvPrecision};
+use ns_llm_kernels::attention::{self, CELL_ALIGN, Heads, KvPrecision};
 use ns_llm_kernels::{act, rows::ROW_STATE};
 use ns_sycl::{Buffer, Device, DeviceClass};
 
@@ -39,16 +39,21 @@ impl Sizes {
         Self {
             chunk: chunk.max(MAX_ROWS),
             cells,
-            kv_bytes: precision.bytes(),
+            kv_bytes: precision.size(CELL_ALIGN) / CELL_ALIGN,
             act_stride: act::stride(widest, class),
             max_splits: cells.div_ceil(attention::SPLIT_KEYS).max(1),
             scratch: attention::prompt_scratch_bytes(class, precision, heads(p), cells),
         }
     }
 
+    /// Bytes of one cell of the key-value cache: a token in all layers.
+    pub fn cell(&self, p: &Params) -> u64 {
+        (p.n_layers * 2 * p.n_kv * p.head_dim) as u64 * self.kv_bytes as u64
+    }
+
     /// Bytes of the key-value cache.
     pub fn cache(&self, p: &Params) -> u64 {
-        (p.n_layers * 2 * p.n_kv * p.head_dim) as u64 * self.cells as u64 * self.kv_bytes as u64
+        self.cell(p) * self.cells as u64
     }
 
     fn rows(&self, columns: usize) -> usize {
