@@ -225,6 +225,29 @@ mod tests {
     }
 
     #[test]
+    fn the_prompt_cache_is_shown() {
+        let gib = 1_u64 << 30;
+        let mut value = json!({"model": "m", "uptime_seconds": 1, "context": 256, "served": 0, "active": [],
+            "prompt_cache": {"entries": 2, "bytes": gib * 3 / 2, "budget": 4 * gib, "evictions": 7, "live_tokens": 1234,
+                "sessions": [1234], "disk": {"entries": 5, "bytes": gib, "budget": 32 * gib}}});
+        assert!(status(&value).ends_with(
+            "\nidle\nprompt cache: 2 checkpoint(s), 1.5GiB of 4.0GiB, 7 evicted; the live session holds 1234 tokens\n\
+             \x20 on disk: 5 checkpoint(s), 1.0GiB of 32.0GiB\n"
+        ));
+        value["prompt_cache"] = Value::Null;
+        assert!(status(&value).ends_with("\nidle\nprompt cache: off\n"));
+        let value = json!({"entries": [{"tokens": 4096, "bytes": gib / 2, "disk": false},
+            {"tokens": 64, "bytes": gib / 1000, "disk": true}], "bytes": gib / 2, "budget": 4 * gib, "evictions": 1,
+            "disk": {"entries": 1, "bytes": gib / 1000, "budget": 32 * gib}});
+        assert_eq!(
+            cache(&value),
+            "#  TOKENS      SIZE  WHERE\n1    4096  0.500GiB  memory\n2      64  0.001GiB  disk\n\
+             0.500GiB of 4.000GiB, 1 evicted\non disk 0.001GiB of 32.000GiB\n"
+        );
+        assert_eq!(cache(&json!({"entries": [], "off": true})), "the prompt cache is off\n");
+    }
+
+    #[test]
     fn ps_shows_running_ones_first_and_the_last_ten() {
         let record = |id: u64, state: &str| {
             json!({"id": id, "via": "socket", "state": state, "prompt_tokens": 23, "reused": 0, "source": "none",
