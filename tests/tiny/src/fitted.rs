@@ -9,7 +9,7 @@
 //! The draft block's projection hands on the embedding of the token it is given, and its layer adds far less than the
 //! trunk's many do. So its draft is nearly always the successor, and is accepted as often as the trunk says the same.
 //!
-//! tests/fitted.rs has the rates.
+//! tests/reference.rs holds the rates: more than two of three drafts accepted a step, and not all.
 
 use crate::error::{Error, Result};
 use crate::fill::Stream;
@@ -22,7 +22,7 @@ const OUTSIDE: f64 = 0.1;
 /// Noise of the draft block's projection against the embedding.
 const PROJECTION: f64 = 0.5;
 /// Noise of the layers: what one of two branches of each of L layers adds is scaled by this times sqrt(D / 2L).
-const LAYERS: f64 = 0.6;
+const LAYERS: f64 = 0.44;
 
 /// Tokens in the order of the walk.
 pub(crate) fn circle(seed: u32) -> Vec<u32> {

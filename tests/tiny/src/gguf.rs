@@ -12,7 +12,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Tensors begin at multiples of this.
-const ALIGNMENT: usize = 32;
+pub(crate) const ALIGNMENT: usize = 32;
 /// Random blocks made at a time.
 const BLOCKS: usize = 1 << 12;
 /// Checkpoints with more values than this are filled with random blocks if nothing else is asked.
@@ -201,23 +201,34 @@ fn header(table: &Table, layout: Layout, part: (usize, usize), tensors: &[Stored
         entries.entry("split.count", 2, &(layout.parts as u16).to_le_bytes());
         entries.entry("split.tensors.count", 5, &(part.1 as i32).to_le_bytes());
     }
-    let mut header = b"GGUF".to_vec();
-    header.extend(3_u32.to_le_bytes());
-    header.extend((tensors.len() as u64).to_le_bytes());
-    header.extend(entries.count.to_le_bytes());
-    header.extend(entries.bytes);
+    let mut header = start(tensors.len(), &entries);
     let mut offset = 0_usize;
     for tensor in tensors {
-        let row = tensor.row;
-        header.extend(string(&row.name));
-        header.extend((row.shape.len() as u32).to_le_bytes());
-        header.extend(row.shape.iter().rev().flat_map(|n| n.to_le_bytes()));
-        header.extend(tensor.storage.facts().number.to_le_bytes());
-        header.extend((offset as u64).to_le_bytes());
+        header.extend(tensor_info(&tensor.row.name, &tensor.row.shape, tensor.storage, offset));
         offset += tensor.bytes();
     }
     header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
     Ok(header)
+}
+
+/// What a file begins with: its number of tensors, and the metadata.
+pub(crate) fn start(tensors: usize, entries: &Entries) -> Vec<u8> {
+    let mut header = b"GGUF".to_vec();
+    header.extend(3_u32.to_le_bytes());
+    header.extend((tensors as u64).to_le_bytes());
+    header.extend(entries.count.to_le_bytes());
+    header.extend(&entries.bytes);
+    header
+}
+
+/// Where a tensor is and what it looks like. Shapes are given outermost first.
+pub(crate) fn tensor_info(name: &str, shape: &[u64], storage: Storage, offset: usize) -> Vec<u8> {
+    let mut info = string(name);
+    info.extend((shape.len() as u32).to_le_bytes());
+    info.extend(shape.iter().rev().flat_map(|n| n.to_le_bytes()));
+    info.extend(storage.facts().number.to_le_bytes());
+    info.extend((offset as u64).to_le_bytes());
+    info
 }
 
 /// Metadata of the whole checkpoint.
@@ -244,34 +255,34 @@ fn describe(table: &Table, types: Types, entries: &mut Entries) -> Result<()> {
     Ok(())
 }
 
-fn string(text: &str) -> Vec<u8> {
+pub(crate) fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
 /// Metadata as stored.
 #[derive(Default)]
-struct Entries {
+pub(crate) struct Entries {
     count: u64,
     bytes: Vec<u8>,
 }
 
 impl Entries {
-    fn entry(&mut self, key: &str, kind: u32, value: &[u8]) {
+    pub(crate) fn entry(&mut self, key: &str, kind: u32, value: &[u8]) {
         self.count += 1;
         self.bytes.extend(string(key));
         self.bytes.extend(kind.to_le_bytes());
         self.bytes.extend(value);
     }
 
-    fn number(&mut self, key: &str, value: u32) {
+    pub(crate) fn number(&mut self, key: &str, value: u32) {
         self.entry(key, 4, &value.to_le_bytes());
     }
 
-    fn text(&mut self, key: &str, value: &str) {
+    pub(crate) fn text(&mut self, key: &str, value: &str) {
         self.entry(key, 8, &string(value));
     }
 
-    fn array(&mut self, key: &str, kind: u32, elements: impl ExactSizeIterator<Item = Vec<u8>>) {
+    pub(crate) fn array(&mut self, key: &str, kind: u32, elements: impl ExactSizeIterator<Item = Vec<u8>>) {
         let mut value = kind.to_le_bytes().to_vec();
         value.extend((elements.len() as u64).to_le_bytes());
         elements.for_each(|e| value.extend(e));

@@ -4,8 +4,8 @@
 //! weights come from one rule (module [`fill`]) that every language reproduces bit for bit. So only expected outputs
 //! are stored, and the file is written where a test needs it.
 //!
-//! This crate writes GGUF by itself. It shares no constant of the format with the reader, so that a mistake in one is
-//! seen by the other.
+//! This crate writes GGUF by itself. The writer shares no constant of the format with the reader, so that a mistake in one
+//! is seen by the other. Module [`reference`](mod@reference) runs a checkpoint in 64-bit floats.
 
 mod blocks;
 mod draft;
@@ -15,6 +15,7 @@ pub mod fill;
 mod fitted;
 mod gguf;
 mod quantize;
+pub mod reference;
 mod shapes;
 mod storage;
 mod table;

@@ -36,7 +36,7 @@ struct Arguments {
     /// Where the draft block goes: inside, beside (in a second file, OUT-mtp.gguf), none. Inside where there is one.
     #[arg(long)]
     draft: Option<String>,
-    /// Weights that make a text whose drafts hit.
+    /// Weights that make a text whose drafts hit (qwen35, with an output of its own): about 2.5 of 3 are accepted a step.
     #[arg(long)]
     fitted: bool,
     /// What the matrices are filled with: values (random and quantised) or blocks (random ones, fast at any size). Blocks

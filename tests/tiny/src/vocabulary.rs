@@ -12,7 +12,7 @@ const UNUSED: i32 = 5;
 
 /// The printable character GPT-2's tokenizer writes for each byte: the byte's own where it is printable, else one of
 /// 256, 257, ... in order.
-fn byte_alphabet() -> [char; 256] {
+pub(crate) fn byte_alphabet() -> [char; 256] {
     let plain = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let (mut alphabet, mut next) = (['\0'; 256], 256);
     for (b, c) in (0_u32..).zip(&mut alphabet) {

@@ -55,14 +55,14 @@ fn a_draft_block_goes_where_it_is_asked() {
         )
     );
     let (trunk, draft) =
-        (ModelFile::open(&path("m-00001-of-00002.gguf")).unwrap(), ModelFile::open(&path("m-mtp.gguf")).unwrap());
+        (ModelFile::open(path("m-00001-of-00002.gguf")).unwrap(), ModelFile::open(path("m-mtp.gguf")).unwrap());
     assert_eq!(trunk.tensor("token_embd.weight").unwrap().shape, [256, 300]);
     assert!(trunk.tensor("blk.4.attn_q.weight").is_none() && draft.tensor("blk.4.attn_q.weight").is_some());
     assert!(draft.tensor("blk.0.attn_norm.weight").is_none());
     assert_eq!(ask(&["--draft", "none", "--out", "n.gguf"]).0, 0);
-    assert_eq!(ModelFile::open(&path("n.gguf")).unwrap().get_u64("qwen35.nextn_predict_layers"), None);
+    assert_eq!(ModelFile::open(path("n.gguf")).unwrap().get_u64("qwen35.nextn_predict_layers"), None);
     assert_eq!(ask(&["--out", "i.gguf"]).0, 0);
-    assert!(ModelFile::open(&path("i.gguf")).unwrap().tensor("blk.4.nextn.eh_proj.weight").is_some());
+    assert!(ModelFile::open(path("i.gguf")).unwrap().tensor("blk.4.nextn.eh_proj.weight").is_some());
     let (code, _, err) = run(&["llama", "--draft", "inside", "--out", "l.gguf"], folder.path());
     assert_eq!((code, err.as_str()), (1, "error: `llama-tiny` has no draft block\n"));
     let (code, _, err) = ask(&["--draft", "there", "--out", "l.gguf"]);

@@ -42,6 +42,8 @@ pub enum Command {
     Generate(Generate),
     /// Shows what a model file holds
     Info(ModelFile),
+    /// Shows what a model would take of each device's memory
+    Plan(Plan),
     /// Shows the tokens of a text
     Tokenize(Tokenize),
     /// Lists the engines and their options
@@ -52,7 +54,7 @@ pub enum Command {
     Selftest(Selftest),
     /// Compares the forward pass with a reference dump
     Check(Check),
-    /// Measures the running server, or with --offline a model in this process
+    /// Measures the running server, or with --offline a model in this process: tables of speeds, or passphrases in long prompts
     Bench(Bench),
     /// Writes the logits of a list of tokens
     Logits(Logits),
@@ -67,10 +69,10 @@ pub enum Command {
 /// Where to run.
 #[derive(Debug, Args, Clone, Default)]
 pub struct DeviceArgs {
-    /// Device: gpu (all cards), gpu:N or cpu
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Option<String>,
-    /// Card number; repeat it or give a list for several, or all
+    /// Device: gpu (all cards), gpu:N or cpu; a list spreads the model over them in that order (NS_DEVICE)
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
+    pub device: Vec<String>,
+    /// Card number; repeat it or give a list for several, in that order; all: the strongest comes last (NS_GPUS)
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "device")]
     pub gpu: Vec<String>,
 }
@@ -340,6 +342,26 @@ pub struct ModelFile {
     pub json: bool,
 }
 
+/// plan
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// Model id or file (the bundled model)
+    #[arg(value_name = "ID|FILE")]
+    pub model: Option<String>,
+    /// Tokens a session holds, or a list with one number a session (NS_CTX, 8192)
+    #[arg(long, value_name = "N[,N...]")]
+    pub ctx: Option<String>,
+    /// Sessions open at once, 1 to 8 (NS_PARALLEL, 2)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=8))]
+    pub parallel: Option<u64>,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// How to open the model.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
 /// A model on a device.
 #[derive(Debug, Args)]
 pub struct ModelOnDevice {
@@ -378,6 +400,9 @@ pub struct Devices {
 /// selftest
 #[derive(Debug, Args)]
 pub struct Selftest {
+    /// Measures what the device can do at most: reading, copying, arithmetic
+    #[arg(long)]
+    pub ceilings: bool,
     /// Where to run.
     #[command(flatten)]
     pub device: DeviceArgs,
@@ -403,32 +428,32 @@ pub struct Bench {
     /// Measures this model in this process, without a server
     #[arg(long, value_name = "ID|FILE")]
     pub offline: Option<String>,
-    /// Prompt tokens of an offline run
-    #[arg(long, value_name = "N", default_value_t = 512, requires = "offline")]
-    pub prompt: usize,
-    /// Tokens to write
+    /// Offline, one size of random tokens: prompt tokens (512)
+    #[arg(long, value_name = "N", requires = "offline", conflicts_with_all = ["sizes", "parallel", "needle", "out"])]
+    pub prompt: Option<usize>,
+    /// Tokens to write (256; 128 for one size of random tokens)
     #[arg(long, value_name = "N")]
     pub new: Option<usize>,
-    /// Times an offline run is repeated
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "offline", value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub reps: u64,
-    /// One JSON object instead of a table
-    #[arg(long)]
+    /// Offline, one size: times it is repeated (3); the median counts
+    #[arg(long, value_name = "N", requires = "offline", conflicts_with_all = ["sizes", "parallel", "needle", "out"], value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub reps: Option<u64>,
+    /// Offline, one size: one JSON object instead of a table
+    #[arg(long, requires = "offline", conflicts_with_all = ["sizes", "parallel", "needle", "out"])]
     pub json: bool,
-    /// Prompt sizes to measure on the server
-    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "offline")]
+    /// Prompt sizes in tokens (20,2185,8000,40000; with --needle 32768,131072,250000)
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub sizes: Vec<usize>,
-    /// Numbers of clients at once to measure on the server
-    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "offline")]
+    /// Numbers of clients at once (1,2,4)
+    #[arg(long, value_name = "N,...", value_delimiter = ',', conflicts_with = "needle")]
     pub parallel: Vec<usize>,
     /// Hides a passphrase in long prompts and asks for it
-    #[arg(long, conflicts_with = "offline")]
+    #[arg(long)]
     pub needle: bool,
-    /// Depths of the passphrase in percent
-    #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "needle")]
-    pub depths: Vec<usize>,
-    /// Folder for a Markdown report
-    #[arg(long, value_name = "DIR", conflicts_with = "offline")]
+    /// Depths of the passphrase in percent (10,50,90)
+    #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "needle", value_parser = clap::value_parser!(u64).range(0..=100))]
+    pub depths: Vec<u64>,
+    /// Folder for a Markdown report: bench.md or needle.md
+    #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// The server's socket.
     #[command(flatten)]
@@ -473,12 +498,35 @@ pub struct SpecCheck {
     /// Passes to check
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub n: usize,
-    /// Rows of a pass
-    #[arg(long, value_name = "R", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=8))]
-    pub rows: u64,
+    /// Rows of a pass, or from a number to another: 2..5
+    #[arg(long, value_name = "R", default_value = "4", value_parser = row_counts)]
+    pub rows: RowCounts,
+    /// Compares every named tensor of each layer and tells the first that differs
+    #[arg(long)]
+    pub layers: bool,
+    /// Begins after so many tokens of context: the prompt, over and over
+    #[arg(long, value_name = "N")]
+    pub at: Option<usize>,
+    /// Shows this row of each pass alone
+    #[arg(long, value_name = "K")]
+    pub row: Option<usize>,
     /// How to open the model.
     #[command(flatten)]
     pub open: OpenArgs,
+}
+
+/// Numbers of rows to check one after the other.
+#[derive(Debug, Clone)]
+pub struct RowCounts(pub Vec<usize>);
+
+fn row_counts(text: &str) -> Result<RowCounts, String> {
+    let wrong = || "it takes a number from 2 to 8, or two of them: 2..5".to_owned();
+    let number = |word: &str| word.parse().ok().filter(|n| (2..=8).contains(n)).ok_or_else(wrong);
+    let (first, last) = match text.split_once("..") {
+        Some((first, last)) => (number(first)?, number(last)?),
+        None => (number(text)?, number(text)?),
+    };
+    if first > last { Err(wrong()) } else { Ok(RowCounts((first..=last).collect())) }
 }
 
 /// batch-check
@@ -487,7 +535,7 @@ pub struct BatchCheck {
     /// Model id or file
     #[arg(value_name = "ID|FILE")]
     pub model: String,
-    /// The prompts, apart by |
+    /// The prompts, apart by |: two up to eight
     #[arg(long, value_name = "A|B", default_value = "The capital of France is|Once upon a time|1, 2, 3, 4,")]
     pub prompts: String,
     /// Steps to check

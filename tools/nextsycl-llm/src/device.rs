@@ -29,19 +29,24 @@ impl Chosen {
     }
 }
 
-/// The selectors of a command: its flags, else `registered` (the registry's list), else `NS_DEVICE`; without any of them all
-/// cards, and false.
+/// The selectors of a command: its flags, else `registered` (the registry's list), else `NS_DEVICE`, else `NS_GPUS`; without any
+/// of them all cards, and false.
 pub fn asked(args: &DeviceArgs, registered: Option<&str>, settings: &Settings) -> Outcome<(Vec<String>, bool)> {
-    let from_flags = match (&args.device, args.gpu.as_slice()) {
-        (Some(device), _) => Some(vec![device.clone()]),
-        (None, []) => None,
-        (None, numbers) => Some(gpu_list(numbers)?),
+    let words = |list: &str| list.split([',', ' ']).filter(|w| !w.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+    let from_flags = match (args.device.as_slice(), args.gpu.as_slice()) {
+        ([], []) => None,
+        ([], numbers) => Some(gpu_list(numbers)?),
+        (devices, _) => Some(devices.to_vec()),
     };
     let asked = match from_flags {
         Some(list) => Some(list),
         None => match registered {
-            Some(list) => Some(gpu_list(&list.split([',', ' ']).map(str::to_owned).collect::<Vec<_>>())?),
-            None => settings.get("NS_DEVICE").map(|d| vec![d.to_owned()]),
+            Some(list) => Some(gpu_list(&words(list))?),
+            None => match (settings.get("NS_DEVICE"), settings.get("NS_GPUS")) {
+                (Some(list), _) => Some(words(list)),
+                (None, Some(list)) => Some(gpu_list(&words(list))?),
+                (None, None) => None,
+            },
         },
     };
     let (wanted, named) = match asked {
@@ -52,7 +57,8 @@ pub fn asked(args: &DeviceArgs, registered: Option<&str>, settings: &Settings) -
     Ok((wanted, named))
 }
 
-/// The devices of a command (see [`asked`]). Of all cards the `most` with the largest free memory are taken.
+/// The devices of a command (see [`asked`]). Of all cards the `most` with the largest free memory are taken; all cards come in the
+/// order of their strength. What was named one by one keeps its order.
 pub fn choose(
     args: &DeviceArgs,
     registered: Option<&str>,
@@ -61,9 +67,14 @@ pub fn choose(
     most: usize,
 ) -> Outcome<Chosen> {
     let (wanted, named) = asked(args, registered, settings)?;
+    if wanted.len() > most {
+        let devices = wanted.join(", ");
+        return Err(Failure::usage(format!("{devices}: this model's engine runs on at most {most} device(s)")));
+    }
     let mut chosen = Chosen { selectors: Vec::new(), infos: Vec::new() };
     for selector in &wanted {
         let mut found = ns_sycl::devices(selector).map_err(|e| Failure::error(e.to_string()))?;
+        by_strength(&mut found);
         if selector == "gpu" && found.len() > most {
             let all = found.len();
             found = largest(found, most);
@@ -91,11 +102,22 @@ pub fn choose(
     Ok(chosen)
 }
 
-/// The devices with the most free memory, in their own order.
+/// What devices are ordered by: memory, then compute units, then their numbers.
+fn strength(memory: u64, units: u32, index: u32) -> (u64, u32, u32) {
+    // Cards of one kind differ by a few MiB.
+    ((memory + (1 << 27)) >> 28, units, index)
+}
+
+/// The weakest first: the last one gets the most to do.
+fn by_strength(devices: &mut [DeviceInfo]) {
+    devices.sort_by_key(|d| strength(d.total_memory, d.compute_units, d.index));
+}
+
+/// The devices with the most free memory, in the order of their strength.
 fn largest(mut devices: Vec<DeviceInfo>, most: usize) -> Vec<DeviceInfo> {
-    devices.sort_by_key(|d| std::cmp::Reverse(d.free_memory));
+    devices.sort_by_key(|d| (std::cmp::Reverse(d.free_memory), d.index));
     devices.truncate(most);
-    devices.sort_by_key(|d| d.index);
+    by_strength(&mut devices);
     devices
 }
 
@@ -144,6 +166,9 @@ fn gpu_list(numbers: &[String]) -> Outcome<Vec<String>> {
         }
         list.push(selector);
     }
+    if list.is_empty() {
+        return Err(Failure::usage("no card is named: a list has card numbers or all"));
+    }
     if list.len() > 1 && list.iter().any(|s| s == "gpu") {
         return Err(Failure::usage("--gpu all already names every card"));
     }
@@ -154,12 +179,21 @@ fn gpu_list(numbers: &[String]) -> Outcome<Vec<String>> {
 mod tests {
     use super::*;
 
+    /// Memory counts first, then compute units; a few bytes do not.
+    #[test]
+    fn the_strongest_card_is_last() {
+        let key = |index: u32, gib: u64, units| strength((gib << 30) + u64::from(7 - index), units, index);
+        let mut cards = [key(0, 32, 256), key(1, 24, 160), key(2, 32, 256), key(3, 24, 128)];
+        cards.sort_unstable();
+        assert_eq!(cards.map(|c| c.2), [3, 1, 0, 2]);
+    }
+
     #[test]
     fn card_lists() {
         let of = |s: &str| gpu_list(&s.split(',').map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(of("0,2").unwrap(), ["gpu:0", "gpu:2"]);
         assert_eq!(of("all").unwrap(), ["gpu"]);
-        for bad in ["0,0", "all,1", "x", "-1"] {
+        for bad in ["0,0", "all,1", "x", "-1", ""] {
             assert!(of(bad).is_err(), "{bad}");
         }
         for good in ["gpu", "cpu", "gpu:3", "opencl:cpu"] {

@@ -232,12 +232,19 @@ impl Local {
         let draft = !open.no_mtp && world.settings.switch("NS_NO_MTP")? != Some(true);
         let context = contexts.first().copied().unwrap_or(DEFAULT_CONTEXT);
         let options = load_options(found, &chosen, contexts, open, draft)?;
+        crate::plan::before_load(found, &options, &out::talk)?;
         let begun = Instant::now();
         let text = text::open(&found.model.file)?;
         let mut engine = (found.registration.load)(&found.model.file, &options, &mut loading_bar())?;
         let session = engine.open_session(context)?;
         let load_seconds = begun.elapsed().as_secs_f64();
         Ok(Self { engine, text, session, context, chosen, load_seconds, tokens: Vec::new() })
+    }
+
+    /// Tells the profile, where one was asked for.
+    pub fn tell_profile(&mut self) -> Outcome {
+        self.engine.profile()?.iter().for_each(|line| out::talk(line));
+        Ok(())
     }
 
     /// Forgets the conversation.

@@ -2,6 +2,7 @@
 
 mod answer;
 mod bench;
+mod checks;
 mod cli;
 mod device;
 mod engines;
@@ -9,6 +10,7 @@ mod failure;
 mod local;
 mod measure;
 mod out;
+mod plan;
 mod render;
 mod run;
 mod serve;
@@ -69,17 +71,18 @@ fn run(words: Vec<String>) -> Outcome {
         Command::Chat(args) => world.no_options().and_then(|()| service::chat(&world, args)),
         Command::Generate(args) => run::generate(&world, args),
         Command::Info(args) => show::info(&world, args),
+        Command::Plan(args) => plan::show(&world, args),
         Command::Tokenize(args) => show::tokenize(&world, args),
         Command::Engines => show::engines(&world),
         Command::Devices(args) => show::devices(&world, args),
         Command::Selftest(args) => world.no_options().and_then(|()| measure::selftest(&world, args)),
-        Command::Check(args) => measure::check(&world, args),
-        Command::Bench(args) if args.offline.is_some() => measure::offline(&world, args),
+        Command::Check(args) => checks::check(&world, args),
+        Command::Bench(args) if bench::is_single(args) => measure::offline(&world, args),
         Command::Bench(args) => bench::run(&world, args),
         Command::Logits(args) => measure::logits(&world, args),
         Command::Kernels(args) => measure::kernels(&world, args),
-        Command::SpecCheck(args) => measure::spec_check(&world, args),
-        Command::BatchCheck(args) => measure::batch_check(&world, args),
+        Command::SpecCheck(args) => checks::spec_check(&world, args),
+        Command::BatchCheck(args) => checks::batch_check(&world, args),
     }
 }
 

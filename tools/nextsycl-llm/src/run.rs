@@ -115,6 +115,7 @@ fn one_answer(local: &mut Local, talk: &mut Talk, prompt: &str, stop: &AtomicBoo
     stop.store(false, Ordering::Release);
     let speed = talk.say(local, prompt, stop)?;
     out::data("\n")?;
+    local.tell_profile()?;
     out::talk(&speed.line());
     if speed.finish.is_none() { Err(Failure::interrupted()) } else { Ok(()) }
 }
@@ -160,11 +161,11 @@ fn conversation(local: &mut Local, talk: &mut Talk, name: &str, keys: &Keys) -> 
         ask_for("> ");
         let Some(words) = read_words(&mut input)? else {
             out::talk("");
-            return Ok(());
+            return local.tell_profile();
         };
         match words.trim() {
             "" => {}
-            "/quit" | "/exit" | "/bye" => return Ok(()),
+            "/quit" | "/exit" | "/bye" => return local.tell_profile(),
             "/help" | "/?" => out::talk(HELP),
             "/clear" => {
                 talk.history.clear();
@@ -267,6 +268,7 @@ pub fn generate(world: &World, args: &Generate) -> Outcome {
     };
     let speed = local.answer(ask, &stop, &mut emit, &mut token)?;
     out::data("\n")?;
+    local.tell_profile()?;
     out::talk(&speed.line());
     if speed.finish.is_none() { Err(Failure::interrupted()) } else { Ok(()) }
 }

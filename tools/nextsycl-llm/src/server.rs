@@ -37,7 +37,7 @@ pub fn run(world: &World, args: &Serve) -> Outcome {
 fn serve(world: &World, args: &Serve, passed: ns_systemd::Passed) -> Outcome {
     let found = world.find(wanted(args))?;
     let info = (found.registration.info)(&found.model.file)?;
-    let contexts = contexts(world, args, &found.model, info.context_length)?;
+    let contexts = contexts(world, args.ctx.as_deref(), args.parallel, &found.model, info.context_length)?;
     let config = Config { passed, ..config(world, args, &found, contexts.clone())? };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -98,6 +98,7 @@ fn serve(world: &World, args: &Serve, passed: ns_systemd::Passed) -> Outcome {
 fn load(found: &Found, options: &ns_llm::LoadOptions, opening: &Opening<'_>) -> Outcome<Loaded> {
     let text = text::open(&found.model.file)?;
     let identity = text::identity(&found.model.file)?;
+    crate::plan::before_load(found, options, &|line| tracing::info!("{line}"))?;
     let mut progress = |done, total| opening.progress(done, total);
     let engine = (found.registration.load)(&found.model.file, options, &mut progress)?;
     Ok(Loaded { engine, text, identity })
@@ -191,15 +192,21 @@ fn cache(world: &World, args: &Serve) -> Outcome<Option<CacheConfig>> {
 }
 
 /// Tokens each session holds.
-fn contexts(world: &World, args: &Serve, model: &Model, trained: usize) -> Outcome<Vec<usize>> {
+pub fn contexts(
+    world: &World,
+    ctx: Option<&str>,
+    parallel: Option<u64>,
+    model: &Model,
+    trained: usize,
+) -> Outcome<Vec<usize>> {
     let settings = &world.settings;
-    let parallel = match args.parallel {
+    let parallel = match parallel {
         Some(n) => n,
         None => settings.number("NS_PARALLEL", 1..=8, "a number from 1 to 8")?.unwrap_or(2),
     };
     let parallel = usize::try_from(parallel).unwrap_or(1);
     let registered = model.entry.as_ref().and_then(|e| e.ctx.as_deref());
-    let (list, from) = match (args.ctx.as_deref(), registered, settings.get("NS_CTX")) {
+    let (list, from) = match (ctx, registered, settings.get("NS_CTX")) {
         (Some(list), _, _) => (list, "--ctx"),
         (None, Some(list), _) => (list, "the registry's ctx"),
         (None, None, Some(list)) => (list, "NS_CTX"),

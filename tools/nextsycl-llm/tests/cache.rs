@@ -8,7 +8,8 @@ use common::{World, await_true, device};
 use ns_http::Method;
 use ns_http::client::Client;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -391,31 +392,25 @@ fn a_long_prompt_gives_way() {
         &world,
         &[model.to_str().unwrap(), "--ctx", "4096,1024", "--prompt-cache-mib", "0", "--opt-chunk=64"],
     );
-    let long: Vec<u32> = ids(1, 3000);
-    std::thread::scope(|scope| {
-        let reading = scope.spawn(|| {
-            let body = json!({"prompt": long, "max_tokens": 1, "temperature": 0});
-            let (status, value) = server.post("/v1/completions", &body);
-            assert_eq!(status, 200, "{value}");
-            Instant::now()
-        });
-        let read = |record: Value| record["read_tokens"].as_u64().unwrap_or(0) > 64;
-        await_true("the long read", || server.try_get("/server/requests/1").is_some_and(read));
-        let body = json!({"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
-            "max_tokens": 12});
-        let (status, short) = server.post("/v1/chat/completions", &body);
-        let ended = Instant::now();
-        let record = server.get("/server/requests/1");
-        assert_eq!(status, 200);
-        assert!(short["choices"][0]["message"]["content"].as_str().unwrap().contains("Paris"), "{short}");
-        assert_eq!(record["state"], "reading", "{record}");
-        assert!(record["read_tokens"].as_u64().unwrap() < 2900, "{record}");
-        // The cache cannot be cleared meanwhile.
-        let cleared = world.run(&["cache", "clear"]);
-        assert_eq!(cleared.code, 5, "{}{}", cleared.out, cleared.err);
-        assert_eq!(cleared.err, "nextsycl-llm: a prompt is being read: ask again\n");
-        assert!(reading.join().unwrap() > ended);
-    });
+    let body = json!({"prompt": ids(1, 3000), "max_tokens": 1, "temperature": 0}).to_string();
+    let mut long = UnixStream::connect(world.path("run/nextsycl/nextsycl.sock")).unwrap();
+    let length = body.len();
+    write!(long, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    let read = |record: Value| record["read_tokens"].as_u64().unwrap_or(0) > 64;
+    await_true("the long read", || server.try_get("/server/requests/1").is_some_and(read));
+    let body = json!({"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0,
+        "max_tokens": 12});
+    let (status, short) = server.post("/v1/chat/completions", &body);
+    let record = server.get("/server/requests/1");
+    assert_eq!(status, 200);
+    assert!(short["choices"][0]["message"]["content"].as_str().unwrap().contains("Paris"), "{short}");
+    assert!(record["state"] == "reading" && record["read_tokens"].as_u64().unwrap() < 2900, "{record}");
+    // The cache cannot be cleared meanwhile.
+    let cleared = world.run(&["cache", "clear"]);
+    assert_eq!(cleared.code, 5, "{}{}", cleared.out, cleared.err);
+    assert_eq!(cleared.err, "nextsycl-llm: a prompt is being read: ask again\n");
+    drop(long);
+    await_true("the end of the read", || server.get("/server/requests/1")["state"] == "cancelled");
     let (status, error) = server.post("/v1/completions", &json!({"prompt": ids(1, 4094), "max_tokens": 16}));
     assert_eq!((status, error["error"]["code"].as_str()), (400, Some("context_length_exceeded")), "{error}");
     let message = error["error"]["message"].as_str().unwrap();

@@ -20,6 +20,7 @@ const COMMANDS: &[&str] = &[
     "chat",
     "generate",
     "info",
+    "plan",
     "tokenize",
     "engines",
     "devices",
@@ -51,7 +52,16 @@ fn every_command_has_help_and_refuses_unknown_flags() {
 #[test]
 fn documented_flags_parse_in_both_forms() {
     let world = World::new();
-    let device: &[&str] = &["--device cpu", "--gpu 0", "--gpu 0,1", "--no-mtp", "--expert-gib 1.5", "--mirror-gib 2"];
+    let device: &[&str] = &[
+        "--device cpu",
+        "--device gpu:0,cpu",
+        "--gpu 0",
+        "--gpu 0,1",
+        "--gpu all",
+        "--no-mtp",
+        "--expert-gib 1.5",
+        "--mirror-gib 2",
+    ];
     let sample: &[&str] =
         &["--temp 0.5", "--top-p 0.9", "--top-k 40", "--min-p 0.05", "--repeat-penalty 1.1", "--seed 7", "--max 5"];
     let serve: &[&str] = &[
@@ -78,10 +88,16 @@ fn documented_flags_parse_in_both_forms() {
             &[device, sample, &["--chat", "--ignore-eos", "--print-ids", "--ctx 9"]],
         ),
         (&["generate", "nope", "--prompt", "x", "--chat"], &[&["--effort low"]]),
+        (&["plan", "nope"], &[device, &["--ctx 512", "--ctx 512,1024", "--parallel 4", "--json"]]),
         (&["bench", "--offline", "nope"], &[device, &["--prompt 512", "--new 128", "--json", "--reps 2"]]),
+        (&["bench", "--offline", "nope"], &[&["--sizes 20,50", "--parallel 1,2", "--out dir", "--needle"]]),
+        (&["bench", "--offline", "nope", "--needle"], &[&["--sizes 20,50", "--depths 10,100", "--out dir"]]),
         (&["logits", "nope", "--ids", "1,2", "--out", "f"], &[device, &["--all"]]),
         (&["kernels", "nope"], &[device]),
-        (&["spec-check", "nope"], &[device, &["--prompt x", "--n 3", "--rows 2"]]),
+        (
+            &["spec-check", "nope"],
+            &[device, &["--prompt x", "--n 3", "--rows 2", "--rows 2..5", "--layers", "--at 9", "--row 1"]],
+        ),
         (&["batch-check", "nope"], &[device, &["--prompts a|b", "--n 3"]]),
     ];
     for (base, groups) in cases {
@@ -221,6 +237,19 @@ fn bad_values_are_usage_errors() {
         &["serve", "--port", "99999"],
         &["serve", "a", "--model", "b"],
         &["spec-check", "x", "--rows", "1"],
+        &["spec-check", "x", "--rows", "5..2"],
+        &["spec-check", "x", "--rows", "2..9"],
+        &["spec-check", "x", "--rows", "2..3", "--row", "2"],
+        &["spec-check", "x", "--n", "0"],
+        &["plan", "x", "--parallel", "9"],
+        &["selftest", "--gpu", "0,x"],
+        &["selftest", "--gpu", "0", "--gpu", "0"],
+        &["bench", "--depths", "50"],
+        &["bench", "--needle", "--depths", "101"],
+        &["bench", "--needle", "--parallel", "2"],
+        &["bench", "--json"],
+        &["bench", "--sizes", "0"],
+        &["bench", "--offline", "x", "--out", "d", "--reps", "2"],
         &["generate", "x"],
         &["generate", "x", "--prompt", "a", "--ids", "1"],
         &["logits", "x", "--ids", "1,a", "--out", "f"],
@@ -230,7 +259,7 @@ fn bad_values_are_usage_errors() {
         &["run", "--top-p=2", "hi"],
         &["run", "--device", "cpu", "--gpu", "0", "hi"],
         &["bench", "--prompt", "5"],
-        &["bench", "--offline", "x", "--sizes", "5"],
+        &["bench", "--offline", "x", "--sizes", "5", "--prompt", "5"],
         &["run", "  "],
         &["serve", "--idle-exit", "soon"],
         &["serve", "--wait-device", "-1"],

@@ -162,6 +162,179 @@ fn the_checks_pass() {
     assert_eq!(world.run(&args(&["check", MODEL, "dump"], &device)).code, 1);
 }
 
+/// The tensors of each layer are compared, in rows of several counts, behind a context of many tokens.
+#[test]
+fn spec_check_by_layers_rows_and_context() {
+    let (world, device) = (world(), device());
+    let ran = world.run(&args(&["spec-check", MODEL, "--n", "2", "--rows", "2..3", "--layers", "--at", "70"], &device));
+    assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert!(lines[0].starts_with("TENSOR"), "{}", ran.out);
+    let verdicts: Vec<&&str> =
+        lines.iter().filter(|l| l.contains("no tensor differs") || l.starts_with("worst")).collect();
+    // SmolLM2: 8 tensors in each of 30 layers, the last norm, the logits
+    assert_eq!(
+        verdicts,
+        [
+            &"no tensor differs (242 tensors, 2-row passes)",
+            &"worst max|diff| / max|ref| 0.000e0; top-1 differs in 0 of 4 rows (2-row passes)",
+            &"no tensor differs (242 tensors, 3-row passes)",
+            &"worst max|diff| / max|ref| 0.000e0; top-1 differs in 0 of 6 rows (3-row passes)",
+        ]
+    );
+    assert!(lines.iter().any(|l| l.starts_with("l_out of layer 29 ") && l.ends_with(" 0")), "{}", ran.out);
+    // the passes begin behind the context
+    let step = |line: &str| line.split_whitespace().next().and_then(|w| w.parse::<usize>().ok());
+    let steps: Vec<usize> = lines.iter().filter_map(|l| step(l)).collect();
+    assert_eq!(steps, [70, 70, 72, 72, 70, 70, 70, 73, 73, 73]);
+    let ran = world.run(&args(&["spec-check", MODEL, "--n", "2", "--rows", "4", "--row", "3"], &device));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("differs in 0 of 2 rows (4-row passes)") && ran.out.lines().count() == 4, "{}", ran.out);
+}
+
+#[test]
+fn conversations_together_from_two_to_eight() {
+    let (world, device) = (world(), device());
+    let eight = "a|one|two three|four|Once upon|5|six|seven";
+    for (prompts, n) in [("Hello|Once upon a time", 2), (eight, 8)] {
+        let ran = world.run(&args(&["batch-check", MODEL, "--n", "3", "--prompts", prompts], &device));
+        assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
+        let rows = format!("top-1 differs in 0 of {} rows ({n} conversations together)", 4 * n);
+        assert!(ran.out.contains(&rows), "{}", ran.out);
+        let last = ran.out.lines().last().unwrap();
+        assert!(last.starts_with("together ") && last.contains(" tok/s in all, alone "), "{last}");
+    }
+    for prompts in ["one", "a|b|c|d|e|f|g|h|i"] {
+        assert_eq!(world.run(&args(&["batch-check", MODEL, "--prompts", prompts], &device)).code, 2);
+    }
+}
+
+/// The plan's numbers add up, and follow from the contexts.
+#[test]
+fn the_memory_plan() {
+    let (world, device) = (world(), device());
+    let plan = |more: &[&str]| {
+        let all: Vec<&str> = ["plan", MODEL, "--json"].iter().chain(more).copied().collect();
+        let ran = world.run(&args(&all, &device));
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        serde_json::from_str::<Value>(&ran.out).unwrap()
+    };
+    let value = plan(&["--ctx", "1024,4096"]);
+    assert_eq!((&value["contexts"], &value["fits"]), (&serde_json::json!([1024, 4096]), &true.into()));
+    let card = &value["devices"][0];
+    assert_eq!((&card["selector"], &card["layers"]), (&device.as_str().into(), &serde_json::json!([0, 30])));
+    // 30 layers of 3 key heads of 64 values, keys and values
+    let value_bytes = if device == "cpu" { 4 } else { 2 };
+    let cell = 30 * 2 * 3 * 64 * value_bytes;
+    assert_eq!(card["caches"], serde_json::json!([1024 * cell, 4096 * cell]));
+    assert!(card["free"].as_u64() > Some(0) && card["total"].as_u64() >= card["free"].as_u64());
+    let three = plan(&["--ctx", "512", "--parallel", "3"]);
+    assert_eq!(three["devices"][0]["caches"].as_array().unwrap().len(), 3);
+    let half = plan(&["--ctx", "512", "--parallel", "3", "--opt-kv", "f16"]);
+    assert_eq!(half["devices"][0]["caches"][0], 512 * 30 * 2 * 3 * 64 * 2);
+    let ran = world.run(&args(&["plan", MODEL, "--ctx", "1024"], &device));
+    assert!(ran.out.starts_with("DEVICE  CARD") && ran.out.contains("embedding, head"), "{}", ran.out);
+    assert!(ran.out.ends_with("2 session(s) of 1024, 1024 tokens\n"), "{}", ran.out);
+    // the same numbers are told when the model is opened
+    let ran = world.run(&args(&["generate", MODEL, "--ctx", "512", "--max", "1", "--prompt", "hi"], &device));
+    let line = ran.err.lines().next().unwrap();
+    assert!(line.contains(&format!("({device}): layers 0-29, embedding, head; weights ")), "{line}");
+    assert!(line.contains(" free, ") && line.ends_with(" stay free"), "{line}");
+    // one engine, one device
+    let list = format!("{device},{device}");
+    let ran = world.run(&["plan", MODEL, "--device", &list]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("runs on at most 1 device(s)"), "{}", ran.err);
+}
+
+/// Tables of speeds and passphrases of a model in this process, and their reports.
+#[test]
+fn bench_in_one_process() {
+    let (world, device) = (world(), device());
+    let bench = |more: &[&str]| {
+        let all: Vec<&str> = ["bench", "--offline", MODEL].iter().chain(more).copied().collect();
+        let ran = world.run(&args(&all, &device));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran
+    };
+    let ran = bench(&["--sizes", "20,150,100000", "--new", "8", "--parallel", "1,2,9", "--out", "report"]);
+    let rows: Vec<Vec<&str>> = ran.out.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [16, 7, 7, 0, 14, 4, 4], "{}", ran.out);
+    assert_eq!((rows[1][0], rows[2][0], rows[5][0], rows[6][0]), ("20", "150", "1", "2"));
+    let speeds = [&rows[1][1..4], &rows[2][1..4], &rows[6][1..4]].concat();
+    assert!(speeds.iter().all(|v| v.parse::<f64>().unwrap() > 0.0), "{}", ran.out);
+    // no drafts in this model
+    assert_eq!(rows[1][4], "-");
+    assert!(
+        ran.err.contains("100000 input tokens and 8 new ones do not fit the context of 166: left out"),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("9 answers at once are not possible here"), "{}", ran.err);
+    let report = std::fs::read_to_string(world.path("report/bench.md")).unwrap();
+    assert!(report.starts_with(&format!("# {MODEL}\n\n- in one process on ")), "{report}");
+    assert!(report.contains("- `nextsycl-llm bench --offline ") && report.contains("| ---: | ---: |"), "{report}");
+    let ran = bench(&["--needle", "--sizes", "200", "--depths", "10,90", "--out", "report"]);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(lines.len(), 4, "{}", ran.out);
+    for (line, depth) in lines[1..3].iter().zip(["10", "90"]) {
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        let tokens: usize = cells[0].parse().unwrap();
+        assert!((160..=208).contains(&tokens) && cells[1] == depth && ["yes", "NO"].contains(&cells[2]), "{line}");
+    }
+    assert!(lines[3].ends_with(" of 2 found"), "{}", ran.out);
+    assert!(std::fs::read_to_string(world.path("report/needle.md")).unwrap().contains(lines[3]));
+}
+
+/// NS_PROFILE tells sections or kernels with bytes and operations, against ceilings; without it nothing is told.
+#[test]
+fn profiles() {
+    let (world, device) = (world(), device());
+    let told = |profile: &str, more: &[&str]| {
+        let all: Vec<&str> = more.iter().chain(&["--max", "4", "--temp", "0"]).copied().collect();
+        let ran = common::ran(&world.command(&args(&all, &device)).env("NS_PROFILE", profile).output().unwrap());
+        (ran.code, ran.out, ran.err)
+    };
+    let prompt = "one two three four five six seven eight nine ten";
+    let (code, plain, err) = told("0", &["generate", MODEL, "--prompt", prompt]);
+    assert!(code == 0 && !err.contains("ceilings"), "{err}");
+    let (code, out, err) = told("1", &["generate", MODEL, "--prompt", prompt]);
+    assert_eq!((code, &out), (0, &plain), "{err}");
+    let at = err.lines().position(|l| l.starts_with("profile of ")).unwrap();
+    let lines: Vec<&str> = err.lines().skip(at).collect();
+    assert!(lines[1].starts_with("ceilings, measured before: reading ") && lines[1].contains(" TFLOP/s"), "{err}");
+    assert!(lines[2].starts_with("SECTION ") && !lines[2].contains("KERNEL"), "{err}");
+    for section in
+        ["load", "prompt: attention", "prompt: feed-forward", "decode: attention", "decode: feed-forward", "head"]
+    {
+        let line = lines
+            .iter()
+            .find(|l| l.starts_with(&format!("{section:<22} ")))
+            .unwrap_or_else(|| panic!("{section}: {err}"));
+        let cells: Vec<&str> = line[22..].split_whitespace().collect();
+        let number = |i: usize| cells[i].trim_end_matches('%').parse::<f64>().unwrap();
+        assert!(number(0) > 0.0 && number(2) >= 1.0 && (section == "load" || number(4) > 0.0), "{line}");
+        assert!(line.ends_with("% memory") || line.ends_with("% arithmetic"), "{line}");
+    }
+    let (code, out, err) = told("gpu", &["run", prompt]);
+    assert!(code == 0 && !out.is_empty(), "{err}");
+    assert!(err.contains("SECTION                KERNEL "), "{err}");
+    // the head's matrix is read once for the prompt and once for each further token
+    let head = err.lines().find(|l| l.starts_with("head ") && l.contains(" matvec_q8_0_r1 ")).unwrap();
+    assert!(head.split_whitespace().nth(4).is_some_and(|calls| calls == "4"), "{head}");
+    let (code, _, err) = told("yes", &["run", prompt]);
+    assert!(code == 1 && err.contains("NS_PROFILE=yes is not 0, 1 or gpu"), "{err}");
+}
+
+#[test]
+fn a_device_tells_its_ceilings() {
+    let (world, device) = (world(), device());
+    let ran = world.run(&args(&["selftest", "--ceilings"], &device));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let last = ran.out.lines().last().unwrap();
+    assert!(last.contains(": reading ") && last.contains(" GB/s, copying ") && last.contains(" TFLOP/s"), "{last}");
+}
+
 #[test]
 fn engine_options_are_checked() {
     let (world, device) = (world(), device());
@@ -344,8 +517,15 @@ fn the_background_server_from_start_to_stop() {
     );
     assert!(world.run(&["status", "--no-stream"]).out.contains("1 request(s) served"));
     assert!(world.run(&["logs", "--no-follow"]).out.contains("request #1 done"));
-    let ran = world.run(&["bench", "--sizes", "20,100000", "--new", "8", "--parallel", "2", "--out", "report"]);
+    let ran = world.run(&["bench", "--needle", "--sizes", "300,5000", "--depths", "50", "--out", "report"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.ends_with(" of 1 found\n") && ran.err.contains("5000 input tokens and 32 new ones"), "{}", ran.out);
+    assert!(std::fs::read_to_string(world.path("report/needle.md")).unwrap().contains("- served on "));
+    let ran = world.run(&["bench", "--sizes", "20,300,100000", "--new", "8", "--parallel", "2", "--out", "report"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let sizes: Vec<usize> =
+        ran.out.lines().skip(1).take(2).map(|l| l.split_whitespace().next().unwrap().parse().unwrap()).collect();
+    assert!((8..=24).contains(&sizes[0]) && (260..=300).contains(&sizes[1]), "{}", ran.out);
     assert!(ran.out.starts_with("Input tokens  PP (tok/s)") && ran.out.contains("Clients at once"), "{}", ran.out);
     assert!(ran.err.contains("100000 input tokens and 8 new ones do not fit the context of 1024"), "{}", ran.err);
     assert!(std::fs::read_to_string(world.path("report/bench.md")).unwrap().contains("| Input tokens |"));

@@ -51,6 +51,88 @@ pub fn verify_rows(engine: &mut dyn Engine, prompt: &[u32], steps: usize, rows: 
     result
 }
 
+/// One comparison of a named tensor of a verify row with that of the one-token pass at its position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TapCheck {
+    /// The first position of the pass.
+    pub step: usize,
+    /// The row within the pass.
+    pub row: usize,
+    /// The tensor's name.
+    pub name: String,
+    /// Its layer.
+    pub layer: Option<usize>,
+    /// Largest difference of a value.
+    pub max_difference: f32,
+    /// Largest value of the one-token pass, in magnitude.
+    pub max_reference: f32,
+}
+
+/// A tensor as it was handed to a tap.
+struct Tensor {
+    name: String,
+    layer: Option<usize>,
+    columns: usize,
+    values: Vec<f32>,
+}
+
+fn tapped(engine: &mut dyn Engine, session: SessionId, tokens: &[u32]) -> Result<(Vec<Tensor>, Vec<f32>)> {
+    let mut tensors = Vec::new();
+    let logits = engine.forward_tapped(session, tokens, &mut |tap| {
+        let (name, values) = (tap.name.to_owned(), tap.values.to_vec());
+        tensors.push(Tensor { name, layer: tap.layer, columns: tap.columns, values });
+    })?;
+    Ok((tensors, logits))
+}
+
+/// As [`verify_rows`], for every tensor that the engine hands to a tap, in the order of the pass; the logits come last, as
+/// `logits`. Tensors of one pass that the other has not are an error.
+pub fn verify_layers(engine: &mut dyn Engine, prompt: &[u32], steps: usize, rows: usize) -> Result<Vec<TapCheck>> {
+    let n_vocab = engine.facts().n_vocab;
+    let session = engine.open_session(prompt.len() + (steps + 1) * rows + 1)?;
+    let result = (|| {
+        let mut token = argmax(&engine.feed(session, prompt)?);
+        let mut checks = Vec::new();
+        for _ in 0..steps {
+            let step = engine.position(session)?;
+            let before = engine.save(session)?;
+            let (mut tokens, mut alone) = (Vec::new(), Vec::new());
+            for _ in 0..rows {
+                tokens.push(token);
+                let (mut tensors, logits) = tapped(engine, session, &[token])?;
+                token = argmax(&logits);
+                tensors.push(Tensor { name: "logits".to_owned(), layer: None, columns: n_vocab, values: logits });
+                alone.push(tensors);
+            }
+            engine.restore(session, &before)?;
+            let (mut together, logits) = tapped(engine, session, &tokens)?;
+            together.push(Tensor { name: "logits".to_owned(), layer: None, columns: n_vocab, values: logits });
+            for (index, many) in together.iter().enumerate() {
+                for (row, one) in alone.iter().enumerate() {
+                    let same = |t: &&Tensor| t.name == many.name && t.layer == many.layer && t.columns == many.columns;
+                    let pair = one.get(index).filter(same).zip(many.values.chunks_exact(many.columns.max(1)).nth(row));
+                    let Some((one, many_row)) = pair.filter(|_| one.len() == together.len()) else {
+                        let what =
+                            format!("the passes of 1 and {rows} rows hand out different tensors ({})", many.name);
+                        return Err(crate::Error::new(crate::ErrorKind::Usage, what));
+                    };
+                    checks.push(TapCheck {
+                        step,
+                        row,
+                        name: one.name.clone(),
+                        layer: one.layer,
+                        max_difference: largest_difference(&one.values, many_row),
+                        max_reference: one.values.iter().map(|v| v.abs()).fold(0.0, f32::max),
+                    });
+                }
+            }
+        }
+        Ok(checks)
+    })();
+    engine.close_session(session)?;
+    result
+}
+
 /// Conversations decoded greedily together against each alone; every row of every step is compared.
 pub fn batch_rows(engine: &mut dyn Engine, prompts: &[Vec<u32>], steps: usize) -> Result<Vec<RowCheck>> {
     let n_vocab = engine.facts().n_vocab;
@@ -110,10 +192,18 @@ fn compare(step: usize, row: usize, one: &[f32], many: &[f32]) -> RowCheck {
     RowCheck {
         step,
         row,
-        max_difference: one.iter().zip(many).map(|(a, b)| difference(*a, *b)).fold(0.0, f32::max),
+        max_difference: largest_difference(one, many),
         max_reference: one.iter().map(|v| v.abs()).fold(0.0, f32::max),
         same: argmax(many) == best,
         margin: top - second,
+    }
+}
+
+fn largest_difference(one: &[f32], many: &[f32]) -> f32 {
+    if one.len() == many.len() {
+        one.iter().zip(many).map(|(a, b)| difference(*a, *b)).fold(0.0, f32::max)
+    } else {
+        f32::INFINITY
     }
 }
 

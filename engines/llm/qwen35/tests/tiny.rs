@@ -4,34 +4,12 @@
 // Helpers outside #[test] functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use ns_llm::{Engine, LoadOptions, Moment, OptionValues, Sampling, checks, sampler};
-use ns_llm_qwen35::{OPTIONS, REGISTRATION};
+mod common;
+
+use common::{TOLERANCE, model, open, worst};
+use ns_llm::{Engine, LoadOptions, Sampling, checks, sampler};
+use ns_llm_qwen35::REGISTRATION;
 use ns_tiny::Expected;
-use std::path::PathBuf;
-
-/// Largest difference of a float32 engine from the float64 reference: five times that of other float32 implementations.
-const TOLERANCE: f32 = 5e-5;
-
-fn model(name: &str, dir: &tempfile::TempDir) -> PathBuf {
-    let path = dir.path().join(format!("{name}.gguf"));
-    ns_tiny::write_table(ns_tiny::fixtures().join(format!("{name}.json")), &path).unwrap();
-    path
-}
-
-fn open(path: &std::path::Path, options: &[(&str, &str)], contexts: Vec<usize>) -> Box<dyn Engine> {
-    let device = std::env::var("NS_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
-    let load = LoadOptions {
-        contexts,
-        options: OptionValues::check(OPTIONS, options.iter().copied(), Moment::Load).unwrap(),
-        ..LoadOptions::single(&device, 1)
-    };
-    (REGISTRATION.load)(path, &load, &mut |_, _| {}).unwrap()
-}
-
-fn worst(a: &[f32], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
-}
 
 fn check_against_reference(name: &str) {
     let dir = tempfile::tempdir().unwrap();

@@ -40,7 +40,8 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_CORS", "none", "browser origins allowed besides loopback ones: a comma list, * for all"),
     setting("NS_MODEL", "the bundled model", "model to run when none is named"),
     setting("NS_NAME", "the model's id", "name the server answers to"),
-    setting("NS_DEVICE", "gpu", "device to run on: gpu, gpu:N or cpu"),
+    setting("NS_DEVICE", "gpu", "device to run on: gpu, gpu:N or cpu, or a list of them"),
+    setting("NS_GPUS", "all", "cards to run on, where NS_DEVICE names no device: numbers in order, or all"),
     setting("NS_CTX", "8192", "tokens a session holds, or a comma list with one number a session"),
     setting("NS_PARALLEL", "2", "requests decoded together, 1 to 8"),
     setting("NS_MAX_TOKENS", "to the context's end", "answer length of requests that name none"),
@@ -60,7 +61,11 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_VRAM_MARGIN_MIB", "1024", "memory of a card that is left free, in MiB; environment only"),
     setting("NS_GUARD", "on cards", "check of big allocations: off, always; environment only"),
     setting("NS_GUARD_INJECT", "0", "for tests: so many checks fail; environment only"),
-    setting("NS_PROFILE", "0", "1 measures the time of each kernel; environment only"),
+    setting(
+        "NS_PROFILE",
+        "0",
+        "1 tells the time of each section of a model's passes, gpu of each kernel; environment only",
+    ),
     setting(
         "NS_LOG",
         "info for the server, else warn",

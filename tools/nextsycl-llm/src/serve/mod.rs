@@ -22,7 +22,7 @@ mod slot;
 mod tests;
 
 pub use cache::{CacheConfig, DiskConfig};
-pub use clock::random;
+pub use clock::{random, rfc3339};
 pub use job::Finish;
 pub use refuse::Doors;
 pub use slot::rate;

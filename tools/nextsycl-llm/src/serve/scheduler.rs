@@ -99,6 +99,7 @@ impl Scheduler {
             if self.queue.is_empty() && self.slots.iter().all(|s| s.work.is_none()) {
                 self.pulse.waiting.store(0, Ordering::Relaxed);
                 if self.stopping {
+                    self.engine.profile()?.iter().for_each(|line| tracing::info!("{line}"));
                     return Ok(());
                 }
                 continue;
