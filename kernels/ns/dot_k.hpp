@@ -55,7 +55,9 @@ template <> struct GpuDot<FormatQ3_K> {
       const u32 low0 = sc[3 * block] >> 4 * n >> 8 * e, low1 = sc[3 * block + 1] >> 4 * n >> 8 * e, upper = sc[3 * block + 2] >> 4 * n >> 8 * e;
       const f32 scale = (f32)d[block];
       const i32 i = block * 256 + 128 * n + 16 * e;
-      repeat<4>([&](i32 j) __attribute__((always_inline)) {
+      // one at a time: with more an Alchemist card, whose registers are half as wide, runs out of them
+#pragma unroll 1
+      for (i32 j = 0; j < 4; j++) {
         const u32 nibble = (j < 2 ? low0 : low1) >> 16 * (j & 1) & 15;
         const i32 s = (i32)(nibble | (upper >> 16 * (j & 1) >> 2 * (j >> 1) & 3) << 4) - 32;
         const sycl::uint4 code = ((v >> (u32)(2 * j)) & 0x03030303u) | (((third >> (u32)j) & 0x01010101u) << 2u);
@@ -64,7 +66,7 @@ template <> struct GpuDot<FormatQ3_K> {
         const f32 a = scale * (f32)s;
 #pragma unroll
         for (i32 m = 0; m < M; m++) sum[m] = sycl::fma(a, ActRow(act + (i64)m * act_stride, cols).dot(w, i + 32 * j), sum[m]);
-      });
+      }
     }
   }
 };
@@ -73,6 +75,13 @@ template <> struct GpuDot<FormatQ2_K> {
   // lanes as for Q3_K
   template <i32 M>
   static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane) {
+    if constexpr (M > 7) { // as many rows take more registers than an Alchemist card has: the weights are read twice
+      f32 first[4] = {}, last[M - 4] = {};
+      run<4>(packed, act, first, row, rows, nb, cols, act_stride, lane);
+      run<M - 4>(packed, act + 4 * (i64)act_stride, last, row, rows, nb, cols, act_stride, lane);
+      repeat<M>([&](i32 m) __attribute__((always_inline)) { sum[m] += m < 4 ? first[m] : last[m - 4]; });
+      return;
+    }
     using P = GpuPlanes<FormatQ2_K>;
     const i64 first = row * nb;
     const u8 *sc = packed + first * 16, *q = packed + P::start(1, rows, cols) + first * 64;
@@ -83,7 +92,9 @@ template <> struct GpuDot<FormatQ2_K> {
       const sycl::uint2 s = *(const sycl::uint2 *)(sc + (i64)block * 16 + 8 * n) >> (u32)(8 * e);
       const f32 scale = (f32)sycl::bit_cast<f16>((u16)d[block]), least_scale = (f32)sycl::bit_cast<f16>((u16)(d[block] >> 16));
       const i32 i = block * 256 + 128 * n + 16 * e;
-      repeat<4>([&](i32 j) __attribute__((always_inline)) {
+      // one at a time: with more an Alchemist card, whose registers are half as wide, runs out of them
+#pragma unroll 1
+      for (i32 j = 0; j < 4; j++) {
         const u32 both = (j < 2 ? s.x() : s.y()) >> 16 * (j & 1) & 255;
         const sycl::uint4 w = (v >> (u32)(2 * j)) & 0x03030303u;
         const f32 a = scale * (f32)(both & 15), o = -least_scale * (f32)(both >> 4);
@@ -92,7 +103,7 @@ template <> struct GpuDot<FormatQ2_K> {
           const ActRow x(act + (i64)m * act_stride, cols);
           sum[m] = sycl::fma(o, x.sh[(i >> 4) + 2 * j], sycl::fma(a, x.dot(w, i + 32 * j), sum[m]));
         }
-      });
+      }
     }
   }
 };

