@@ -10,7 +10,10 @@
 //   Q4_1       32     20    32  nibble                  d              m
 //   Q5_0       32     22    32  nibble + 16 bit         d              -16 d
 //   Q5_1       32     24    32  nibble + 16 bit         d              m
+//   Q2_K      256     84    16  2 bits                  d sc           -dmin mn
+//   Q3_K      256    110    16  3 bits                  d sc           -4 d sc
 //   Q4_K      256    144    32  nibble                  d sc           -dmin mn
+//   Q5_K      256    176    32  nibble + 16 bit         d sc           -dmin mn
 //   Q6_K      256    210    16  6 bits - 32             d sc           0
 //
 // Rows of float formats are padded to whole blocks of 32 with zeros.
@@ -18,28 +21,15 @@
 // cpu layout: 16 rows together, [rows / 16][blocks][field][16 rows]: a lane is a row, and a vector of bytes is one value of 16 rows.
 // The K formats are stored part by part, so that every part reads alike (see CpuPart). Missing rows of the last group are zero.
 // gpu layout: one plane a field, [rows][blocks][bytes of the field], each plane on a 256-byte boundary, so that 16 bytes of quants
-// are one aligned load. Q4_K keeps its blocks of 144 bytes: they are aligned as they are.
+// are one aligned load. Q4_K and Q5_K keep their blocks: they are aligned as they are.
 #pragma once
-#include "half.hpp"
-#include "kernel.hpp"
+#include "formats_k.hpp"
 
 namespace ns {
-constexpr i64 round_up(i64 n, i64 unit) { return (n + unit - 1) / unit * unit; }
-
-// Fields of a block: offset and bytes in the file.
-struct Field {
-  i32 offset, bytes;
-};
-
 // ---------------------------------------------------------------- formats
 // Each has: BLOCK values and BYTES of a file block, PART, HAS_OFFSET, FIELDS (in file order of the layouts), and for the cpu layout
 // Part: what is needed of one part of 16 rows. `b` points at the block of the group plus the lane; field f of the block starts at
 // 16 * FIELDS[..].bytes before it (cpu_field).
-
-template <i32 N> struct Fields {
-  Field f[N];
-  static constexpr i32 n = N;
-};
 
 struct FormatF32 {
   static constexpr i32 BLOCK = 32, BYTES = 128, PART = 32;
@@ -77,7 +67,7 @@ using FormatQ4_1 = FormatNibble32<true, false>;
 using FormatQ5_0 = FormatNibble32<false, true>;
 using FormatQ5_1 = FormatNibble32<true, true>;
 struct FormatQ4_K {
-  static constexpr i32 BLOCK = 256, BYTES = 144, PART = 32;
+  static constexpr i32 BLOCK = 256, BYTES = 144, PART = 32, CPU_BYTES = 148; // scales are unpacked: 12 -> 16 bytes
   static constexpr bool HAS_OFFSET = true, FLOAT = false;
 };
 struct FormatQ6_K {
@@ -86,35 +76,11 @@ struct FormatQ6_K {
   static constexpr Fields<4> FIELDS{{{0, 128}, {128, 64}, {192, 16}, {208, 2}}}; // ql, qh, sc, d
 };
 
-// The 6-bit scale and minimum of group g of a Q4_K block, from its 12 bytes.
-NS_INLINE void k4_scale(const u8 *s, i32 g, i32 &scale, i32 &minimum) {
-  if (g < 4) {
-    scale = s[g] & 63, minimum = s[g + 4] & 63;
-  } else {
-    scale = (s[g + 4] & 15) | (s[g - 4] >> 6) << 4;
-    minimum = (s[g + 4] >> 4) | (s[g] >> 6) << 4;
-  }
-}
-
 // ---------------------------------------------------------------- cpu layout
-// Bytes of a block of one row in the cpu layout: those of the file, but Q4_K's scales are unpacked (12 -> 16 bytes).
-template <class F> constexpr i32 cpu_bytes() { return F::BYTES; }
-template <> constexpr i32 cpu_bytes<FormatQ4_K>() { return 148; }
-
 template <class F> constexpr i64 cpu_size(i64 rows, i64 cols) {
   return round_up(rows, 16) * (round_up(cols, F::BLOCK) / F::BLOCK) * cpu_bytes<F>();
 }
 
-// One part of 16 rows: d, o and q(j) of the lane's row. `b` is the block's start in its group, p the part within the block.
-template <class F> struct CpuPart {
-  const typename F::Value *q_;
-  f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) : q_((const typename F::Value *)b + lane), d(1), o(0) {}
-  f32 q(i32 j) const { return F::value(q_[16 * j]); }
-  template <class G> void each(G g) const {
-    repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
-  }
-};
 template <> struct CpuPart<FormatQ8_0> {
   const i8 *q_;
   f32 d, o;
@@ -195,7 +161,9 @@ template <> struct CpuPart<FormatQ6_K> {
 
 // Bytes of a file block, one row of 16, put to their places in the group's block.
 template <class F> NS_INLINE void cpu_pack(const u8 *from, u8 *to, i32 lane) {
-  if constexpr (F::FLOAT) {
+  if constexpr (described<F>()) {
+    F::cpu_pack(from, to, lane);
+  } else if constexpr (F::FLOAT) {
     using V = typename F::Value;
     for (i32 j = 0; j < 32; j++) ((V *)to)[16 * j + lane] = ((const V *)from)[j];
   } else if constexpr (std::is_same_v<F, FormatQ4_K>) {
@@ -254,7 +222,9 @@ template <class F> constexpr i64 gpu_size(i64 rows, i64 cols) {
 // ---------------------------------------------------------------- single values, for expansion and embedding
 // Value i of a file-format block, field by field: `at(k)` gives field k's bytes of the block.
 template <class F, class At> NS_INLINE f32 block_value(At at, i32 i) {
-  if constexpr (std::is_same_v<F, FormatQ8_0>) {
+  if constexpr (described<F>()) {
+    return F::value(at, i);
+  } else if constexpr (std::is_same_v<F, FormatQ8_0>) {
     return half_at(at(0)) * (f32)(i8)at(1)[i];
   } else if constexpr (std::is_same_v<F, FormatQ6_K>) {
     const i32 n = i / 128, j = i / 32 % 4, l = i % 32;

@@ -84,11 +84,10 @@ template <class F> struct PackedSource {
     for (i32 p = first; p < last; p++) {
       const CpuPart<F> part(w + (i64)(p / PARTS) * 16 * cpu_bytes<F>(), p % PARTS, lane);
       f32 *to = panel + (p - first) * F::PART * stride + lane;
-#pragma unroll
-      for (i32 j = 0; j < F::PART; j++) {
-        if constexpr (F::FLOAT) to[j * stride] = part.q(j);
-        else to[j * stride] = sycl::fma(part.d, part.q(j), part.o);
-      }
+      part.each([&](i32 j, f32 q) __attribute__((always_inline)) {
+        if constexpr (F::FLOAT) to[j * stride] = q;
+        else to[j * stride] = sycl::fma(part.d, q, part.o);
+      });
     }
   }
 };

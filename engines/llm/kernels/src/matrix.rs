@@ -17,7 +17,7 @@ pub const MATVEC_ROWS: usize = 8;
 const STAGING: usize = 16 << 20;
 
 /// The types matrices can have.
-pub const TYPES: [TensorType; 10] = [
+pub const TYPES: [TensorType; 13] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::BF16,
@@ -27,7 +27,10 @@ pub const TYPES: [TensorType; 10] = [
     TensorType::Q5_0,
     TensorType::Q5_1,
     TensorType::Q6_K,
+    TensorType::Q5_K,
     TensorType::Q4_K,
+    TensorType::Q3_K,
+    TensorType::Q2_K,
 ];
 
 /// Values and bytes of a block of the layouts; floats are kept in blocks of 32.
@@ -36,6 +39,14 @@ fn block(ty: TensorType) -> (u64, u64) {
         TensorType::F32 => (32, 128),
         TensorType::F16 | TensorType::BF16 => (32, 64),
         _ => (ty.block_elements() as u64, ty.block_bytes() as u64),
+    }
+}
+
+/// Bytes that a block of the cpu layout has more than in the file: scales are stored one to a byte.
+fn unpacked(ty: TensorType) -> u64 {
+    match ty {
+        TensorType::Q5_K | TensorType::Q4_K | TensorType::Q3_K => 4,
+        _ => 0,
     }
 }
 
@@ -50,7 +61,10 @@ fn planes(ty: TensorType) -> &'static [u64] {
         TensorType::Q5_0 => &[2, 16, 4],
         TensorType::Q5_1 => &[4, 16, 4],
         TensorType::Q6_K => &[128, 64, 16, 2],
+        TensorType::Q5_K => &[176],
         TensorType::Q4_K => &[144],
+        TensorType::Q3_K => &[32, 64, 12, 2],
+        TensorType::Q2_K => &[16, 64, 4],
         _ => &[],
     }
 }
@@ -144,8 +158,7 @@ impl Matrix {
         let blocks = (cols as u64).div_ceil(values);
         match class {
             DeviceClass::Cpu => {
-                // Q4_K's scales are stored one to a byte
-                let bytes = if ty == TensorType::Q4_K { 148 } else { bytes };
+                let bytes = bytes + unpacked(ty);
                 (rows as u64).checked_next_multiple_of(16)?.checked_mul(blocks)?.checked_mul(bytes)
             }
             DeviceClass::Gpu => {

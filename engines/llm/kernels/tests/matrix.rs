@@ -11,6 +11,13 @@ use ns_llm_kernels::{ErrorKind, act, at};
 use ns_sycl::{Buffer, DeviceClass};
 use ns_weights::{TensorType, decode_row};
 
+/// The types that are tested: all, or those in `NS_TEST_TYPES` (names with blanks between), for slow devices.
+fn types() -> Vec<TensorType> {
+    let wanted = std::env::var("NS_TEST_TYPES").unwrap_or_default();
+    let named: Vec<TensorType> = wanted.split_whitespace().map(|name| TensorType::from_name(name).unwrap()).collect();
+    if named.is_empty() { TYPES.to_vec() } else { named }
+}
+
 /// Bytes of random blocks: any quants, scales of ordinary size.
 fn random_rows(ty: TensorType, rows: usize, cols: usize, n: &mut Numbers) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -22,7 +29,12 @@ fn random_rows(ty: TensorType, rows: usize, cols: usize, n: &mut Numbers) -> Vec
             TensorType::F16 => block.copy_from_slice(&half::f16::from_f32(n.normal()).to_le_bytes()),
             TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(n.normal()).to_le_bytes()),
             TensorType::Q6_K => block[208..210].copy_from_slice(&half(n)),
-            TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K => {
+            TensorType::Q3_K => block[108..110].copy_from_slice(&half(n)),
+            TensorType::Q2_K => {
+                block[80..82].copy_from_slice(&half(n));
+                block[82..84].copy_from_slice(&half(n));
+            }
+            TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q5_K | TensorType::Q4_K => {
                 block[0..2].copy_from_slice(&half(n));
                 block[2..4].copy_from_slice(&half(n));
             }
@@ -74,7 +86,7 @@ fn case(b: &Bench, ty: TensorType, rows: usize, cols: usize) -> Case {
 
 /// Every shape of every type.
 fn cases(b: &Bench, mut check: impl FnMut(&Bench, &Case)) {
-    for ty in TYPES {
+    for ty in types() {
         for &rows in row_counts(b.device.class()) {
             for &cols in widths(ty) {
                 check(b, &case(b, ty, rows, cols));
@@ -154,7 +166,7 @@ fn expansion_gives_the_decoders_values() {
 #[test]
 fn embedding_copies_rows() {
     let b = bench();
-    for ty in TYPES {
+    for ty in types() {
         let cols = *widths(ty).last().unwrap();
         let c = case(&b, ty, 577, cols);
         let all = b.poisoned(577 * cols * 4);
@@ -200,7 +212,7 @@ fn products_with_a_few_rows() {
 #[test]
 fn more_rows_than_one_launch_and_addition() {
     let b = bench();
-    for ty in [TensorType::Q4_1, TensorType::Q8_0, TensorType::Q6_K] {
+    for ty in [TensorType::Q4_1, TensorType::Q8_0, TensorType::Q6_K, TensorType::Q2_K] {
         let (rows, cols, m) = (49, 256, 21);
         let c = case(&b, ty, rows, cols);
         let x = Numbers(3).normals(m * cols);
@@ -276,7 +288,7 @@ fn a_row_of_a_product_does_not_depend_on_the_others() {
 #[test]
 fn fused_parts_give_the_rows_of_each() {
     let b = bench();
-    for ty in TYPES {
+    for ty in types() {
         let cols = widths(ty)[1];
         let whole = case(&b, ty, 131, cols);
         let row = whole.raw.len() / 131;
@@ -373,7 +385,7 @@ fn wrong_operands_are_refused() {
     };
     refused(pack(TensorType::Q4_1, 96, 17, &c.raw[1..]), "1019 bytes are not 17 rows");
     refused(pack(TensorType::Q4_1, 95, 17, &c.raw), "cannot have 17 rows of 95");
-    refused(pack(TensorType::IQ2_S, 256, 1, &[0; 82]), "IQ2_S");
+    refused(pack(TensorType::IQ1_S, 256, 1, &[0; 50]), "IQ1_S");
     refused(pack(TensorType::Q4_1, 96, 0, &[]), "rows is 0");
     let stride = act::stride(96, b.device.class());
     let (act, y) = (b.poisoned(stride), b.poisoned(17 * 4));
@@ -394,7 +406,8 @@ fn sizes_in_advance_are_the_sizes_taken() {
     assert_eq!(gpu(TensorType::Q8_0, 3, 64), Some(256 + 256));
     assert_eq!(gpu(TensorType::Q6_K, 1, 256), Some(4 * 256));
     assert_eq!(gpu(TensorType::Q4_K, 1, 512), Some(512));
-    assert_eq!(gpu(TensorType::Q2_K, 1, 256), None);
+    assert_eq!(gpu(TensorType::Q2_K, 1, 256), Some(3 * 256));
+    assert_eq!(gpu(TensorType::IQ1_S, 1, 256), None);
     assert_eq!(gpu(TensorType::Q8_0, usize::MAX, 64), None);
     assert_eq!(Matrix::packed_bytes(TensorType::Q4_K, 17, 256, DeviceClass::Cpu), Some(32 * 148));
     // over 4 GiB
