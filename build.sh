@@ -3,7 +3,9 @@
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+here=${BASH_SOURCE[0]%/*}
+[ "$here" != "${BASH_SOURCE[0]}" ] || here=.
+here=$(cd "$here" && pwd)
 build=$here/build
 dist=$here/dist
 target=${CARGO_TARGET_DIR:-$here/target}

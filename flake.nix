@@ -33,12 +33,20 @@
       );
       overlays.default = final: _: packagesOf final;
       nixosModules = {
-        nextsycl =
-          { pkgs, ... }:
-          {
-            imports = [ ./modules ];
-            services.nextsycl.packages = lib.mkDefault self.packages.${pkgs.stdenv.hostPlatform.system};
-          };
+        # The key lets several files of a host import it.
+        nextsycl = {
+          key = "nextsycl#nixosModules.nextsycl";
+          _file = ./flake.nix;
+          imports = [
+            ./modules
+            (
+              { pkgs, ... }:
+              {
+                services.nextsycl.packages = lib.mkDefault self.packages.${pkgs.stdenv.hostPlatform.system};
+              }
+            )
+          ];
+        };
         default = self.nixosModules.nextsycl;
       };
       templates = {

@@ -17,11 +17,12 @@ let
       "::"
       "[::]"
     ];
+  number = host: if host == "localhost" then "127.0.0.1" else host;
   clash =
     a: b:
     a.option < b.option
     && a.port == b.port
-    && (a.host == b.host || isWildcard a.host || isWildcard b.host);
+    && (number a.host == number b.host || isWildcard a.host || isWildcard b.host);
   directories = { inherit (cfg) stateDir modelsDir cacheDir; };
 in
 {
@@ -69,7 +70,7 @@ in
       type = types.bool;
       default = false;
       example = true;
-      description = "Whether services bring the CPU device besides the card's (300 MB); one with `device = \"cpu\"` always does.";
+      description = "Whether services bring the CPU device besides the card's (360 MB); one with `device = \"cpu\"` always does.";
     };
     settings = mkOption {
       type = values.settingsType;
@@ -176,7 +177,8 @@ in
           };
         };
       in
-      {
+      # tmpfiles makes nothing for one user inside the home of another
+      lib.optionalAttrs (!values.isBelowAny values.homes cfg.modelsDir) {
         ${cfg.modelsDir} = missing;
       }
       // {

@@ -313,6 +313,10 @@ let
     ++ values.settingsAssertions "${at}.settings" e.settings
     ++ lib.optionals isServer [
       {
+        assertion = e.port != 0 && builtins.match "[^[:space:]]+" e.host != null;
+        message = "${at}: host and port must say where clients find the server, as 127.0.0.1 and ${toString spec.port}.";
+      }
+      {
         assertion = e.autoStart || values.isAddress e.host;
         message = "${at}.host is `${e.host}': systemd listens on addresses only. Set it to one, as 127.0.0.1, or set autoStart = true.";
       }
@@ -326,6 +330,19 @@ let
         {
           assertion = e.model != null;
           message = "${at}.model must be set: to a file's path, to a `.gguf' file in ${cfg.modelsDir}, or to an id of services.nextsycl.models.sources.";
+        }
+        {
+          assertion =
+            e.model == null
+            || lib.hasPrefix "/" "${e.model}"
+            ||
+              builtins.match "[^/~[:space:]][^[:space:]]*" "${e.model}" != null
+              && !lib.hasInfix ".." "${e.model}";
+          message = "${at}.model is `${toString e.model}': it takes a path from the root, a `.gguf' file below ${cfg.modelsDir}, or an id.";
+        }
+        {
+          assertion = lib.all (option: builtins.match "[A-Za-z0-9_-]+" option != null) (lib.attrNames e.opts);
+          message = "${at}.opts: names of options have letters, digits, dashes and underscores: ${toString (lib.attrNames e.opts)}.";
         }
         {
           assertion =

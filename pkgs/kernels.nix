@@ -24,7 +24,7 @@ stdenv.mkDerivation {
     mkdir "$NIX_BUILD_TOP/build"
     ln -s ${nextsycl-oneapi} "$NIX_BUILD_TOP/build/oneapi"
     ln -s ${nextsycl-kernel-compiler}/bin "$NIX_BUILD_TOP/build/nskc"
-    NS_RUNTIME=${nextsycl-runtime} NS_OCLOC=${lib.getExe' intel-compute-runtime "ocloc"} JOBS=$NIX_BUILD_CORES bash kernels/build.sh "$NIX_BUILD_TOP/build"
+    NS_RUNTIME=${nextsycl-runtime} NS_OCLOC=$(echo ${lib.getBin intel-compute-runtime}/bin/ocloc*) JOBS=$NIX_BUILD_CORES bash kernels/build.sh "$NIX_BUILD_TOP/build"
     runHook postBuild
   '';
   installPhase = ''
@@ -37,6 +37,8 @@ stdenv.mkDerivation {
     runHook postInstall
   '';
   dontPatchELF = true;
+  # no search path to their own place, which would make a second build differ
+  env.NIX_NO_SELF_RPATH = "1";
   # a program takes the runtime alone
   disallowedReferences = [ nextsycl-oneapi ];
   meta = {

@@ -22,6 +22,8 @@ stdenv.mkDerivation {
   '';
   # their search path names a folder that the packages of the tools bring
   dontPatchELF = true;
+  # no search path to their own place, which would make a second build differ
+  env.NIX_NO_SELF_RPATH = "1";
   # a program takes the runtime alone
   disallowedReferences = [ nextsycl-oneapi ];
   meta = {

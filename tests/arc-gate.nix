@@ -9,7 +9,7 @@
 runCommand "arc-gate" { } ''
   export HOME=$PWD
   for kind in ${packages.nextsycl-kernels}/share/nextsycl/kernels/*/; do
-    ${lib.getExe packages.nextsycl-kernel-compiler} gate --dir "$kind" --ocloc ${lib.getExe' intel-compute-runtime "ocloc"} \
+    ${lib.getExe packages.nextsycl-kernel-compiler} gate --dir "$kind" --ocloc "$(echo ${lib.getBin intel-compute-runtime}/bin/ocloc*)" \
       --iga ${lib.getExe' intel-graphics-compiler "iga64"} | tee -a "$out"
   done
   grep -q ', 0 violations$' "$out"

@@ -405,11 +405,10 @@ let
       "--model"
       "here"
     ] withSources;
-    "models below /home are shown alone, and their directory keeps its owner" =
+    "models below /home are shown alone, and nothing is made there" =
       (sandbox home).ProtectHome == "tmpfs"
       && (sandbox home).BindReadOnlyPaths == [ "-/home/alice/models" ]
-      && (rules home)."/home/alice/models".d.user == ":nextsycl"
-      && (rules home)."/home/alice/models".d.mode == ":0750"
+      && !(rules home ? "/home/alice/models")
       && refusals home == [ ];
     "a model file below /root too" =
       (sandbox homeFile).ProtectHome == "tmpfs"
@@ -467,6 +466,34 @@ let
         host = "::";
       };
     };
+    "localhost is 127.0.0.1" = refused "both listen" {
+      llm.a = {
+        enable = true;
+        model = "x";
+        host = "localhost";
+      };
+      llm.b = {
+        enable = true;
+        model = "y";
+      };
+    };
+    "the module may be imported twice" =
+      refusals (extended [ self.nixosModules.nextsycl ] (llm { })) == [ ];
+    "no port is refused" = refused "must say where" (llm {
+      port = 0;
+    });
+    "no model's name is refused" = refused "it takes a path from the root" (llm {
+      model = "";
+    });
+    "a model outside is refused" = refused "it takes a path from the root" (llm {
+      model = "../x.gguf";
+    });
+    "a home's sign is refused" = refused "it takes a path from the root" (llm {
+      model = "~/x.gguf";
+    });
+    "an odd option is refused" = refused "names of options" (llm {
+      opts."a b" = 1;
+    });
     "odd names are refused" = refused "becomes a unit's name" {
       llm."a b" = {
         enable = true;

@@ -7,6 +7,7 @@
   stdenv,
   intel-compute-runtime,
   level-zero,
+  opencl-headers,
   packages,
   source,
 }:
@@ -15,11 +16,11 @@ let
   root =
     pkgs.nocard-root or (runCommandCC "nocard-root" { } ''
       libraries=$out/root/usr/lib/x86_64-linux-gnu
-      mkdir -p "$libraries" "$out/root/usr"
+      mkdir -p "$libraries" "$out/root/usr/include"
       ln -s ${intel-compute-runtime.drivers}/lib/* "$libraries/"
       ln -s ${intel-compute-runtime}/lib/intel-opencl "$libraries/"
       ln -sf ${lib.getLib level-zero}/lib/* ${stdenv.cc.libc}/lib/ld-linux-x86-64.so.2 "$libraries/"
-      ln -s ${lib.getDev level-zero}/include "$out/root/usr/include"
+      ln -s ${lib.getDev level-zero}/include/* ${opencl-headers}/include/* "$out/root/usr/include/"
       touch "$out/versions"
     '');
   files = source "nocard" [ "tests/nocard" ];

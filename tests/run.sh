@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test of the project: called by ./build.sh test, after a build.
-#   tests/run.sh [SUITE...]      all suites, or some: style build compiler rust kernels nocard clients service nix
+#   tests/run.sh [SUITE...]      all suites, or some: style build compiler rust kernels nocard clients peer service nix
 # Each suite's output goes to build/test/SUITE.log; what failed is shown. The last line is the sum over all of them:
 #   N passed, N failed, N skipped
 # A part that cannot run on this machine says "not run: reason" and counts as skipped.
@@ -93,14 +93,15 @@ compiler() {
 kernels() { kernels/tests/run.sh; }
 nocard() { tests/nocard/tests.sh; }
 clients() { tests/clients/run.sh; }
+peer() { tests/peer/qwen35.sh; }
 service() { tests/service/run.sh; }
 nix() { tests/nix/run.sh; }
 
-suites=(style build compiler rust kernels nocard clients service nix)
+suites=(style build compiler rust kernels nocard clients peer service nix)
 [ $# = 0 ] || suites=("$@")
 for each in "${suites[@]}"; do
   case $each in
-    style | build | compiler | rust | kernels | nocard | clients | service | nix) suite "$each" "$each" ;;
+    style | build | compiler | rust | kernels | nocard | clients | peer | service | nix) suite "$each" "$each" ;;
     *) echo "tests/run.sh: no suite $each" >&2; exit 2 ;;
   esac
 done

@@ -15,7 +15,7 @@
  * NS_PROFILE=1 time every kernel; NS_GUARD=off|auto|always aliasing check of big allocations (auto: Level Zero GPUs),
  * NS_GUARD_INJECT=N lets the first N checks of each block fail (tests).
  * The library sets, where the user has not: OCL_ICD_FILENAMES (the CPU device of the runtime it was linked to), SYCL_CACHE_PERSISTENT=0,
- * UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, ZES_ENABLE_SYSMAN=1, ZE_ENABLE_ALT_DRIVERS (driver/libze_intel_gpu.so.1 beside this library, if there is
+ * UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1, ZES_ENABLE_SYSMAN=1, HWLOC_HIDE_ERRORS=2, ZE_ENABLE_ALT_DRIVERS (driver/libze_intel_gpu.so.1 beside this library, if there is
  * one and NixOS has not installed its own), and on processors with one kind of core DPCPP_CPU_SCHEDULE=static.
  *
  * SPDX-License-Identifier: MIT */

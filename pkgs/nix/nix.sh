@@ -16,6 +16,10 @@ fail() { echo "build.sh: $*" >&2; exit 1; }
 say() { echo "== $*" >&2; }
 
 [ $# -ge 1 ] || { sed -n 4,8p "$0" >&2; exit 2; }
+case $1 in
+  build | run) [ $# -ge 2 ] || fail "nix $1 needs the name of a package: ./build.sh nix $1 nextsycl-llm" ;;
+  flake) [ $# -ge 2 ] || fail "nix flake needs a command: ./build.sh nix flake show" ;;
+esac
 command -v "$nix" > /dev/null || fail "nix is missing: install the package nix-bin (Debian) or Nix itself"
 command -v nix-store > /dev/null || fail "nix-store is missing: install the package nix-bin (Debian) or Nix itself"
 for tool in unzip patchelf git cargo g++ python3; do
@@ -86,26 +90,48 @@ for wheel in json.load(open(sys.argv[1]))["wheels"]: print(wheel["sha256"], whee
   rm -rf "$work/wheels"
 }
 
+# stored NAME STAMP PATH...: the paths in one folder of the store, so that what is built with them does not depend on where this
+# checkout is. Copied again only when the file STAMP has changed.
+stored() {
+  local record=$work/stored.$1 name=$1 sum path
+  sum=$(cksum < "$2")
+  if [ -e "$record" ] && path=$(sed -n 2p "$record") && [ "$(sed -n 1p "$record")" = "$sum" ] && nix-store --check-validity "$path" 2> /dev/null; then
+    echo "$path"
+    return
+  fi
+  shift 2
+  rm -rf "$work/store"
+  mkdir -p "$work/store/$name"
+  cp -al "$@" "$work/store/$name/"
+  path=$(nix-store --add "$work/store/$name")
+  rm -rf "$work/store"
+  printf '%s\n%s\n' "$sum" "$path" > "$record"
+  echo "$path"
+}
+
 # The stand-in, with what this machine has beside it. Evaluation is pure, so nothing may come from the environment.
 stand_in() {
-  local ocloc iga64 formatters=$work/formatters unpacked=$top/build/debian/ocloc rustup cargo no_machines=
+  local ocloc iga64 formatters=$work/formatters unpacked=$top/build/debian/ocloc nocard rustup cargo no_machines=
   if ! ocloc=$(command -v ocloc) || ! iga64=$(command -v iga64); then
     # shellcheck disable=SC2046 # one package a word
     "$top/pkgs/debian/fetch.sh" "$unpacked" $(cat "$top/pkgs/debian/ocloc.packages") ||
       fail "the compiler for Intel GPUs (ocloc) cannot be had here, see above: the kernels' package needs it"
+    unpacked=$(stored ocloc "$unpacked/versions" "$unpacked/run" "$unpacked/root")
     ocloc="$unpacked/run ocloc" iga64="$unpacked/run iga64"
   fi
   # shellcheck disable=SC2046 # one package a word
   "$top/pkgs/debian/fetch.sh" "$top/build/debian/nocard" $(cat "$top/pkgs/debian/nocard.packages") ||
     fail "Intel's driver cannot be had here, see above: the flake's check on pretended cards needs it"
+  nocard=$(stored nocard "$top/build/debian/nocard/versions" "$top"/build/debian/nocard/{run,root,versions})
   "$here/formatters.sh" "$formatters"
+  formatters=$(stored formatters "$formatters/bin/nixfmt" "$formatters/bin")
   rustup=${RUSTUP_HOME:-$HOME/.rustup}
   cargo=$(dirname "$(rustup which cargo 2> /dev/null || command -v cargo)")
   # Where no machine for a test can run, the reason: the checks vm-* then end after the units' texts and say so.
   no_machines=$(bash "$top/tests/nix-stub/testers/machine.sh" --probe 2>&1) || say "$no_machines"
   rm -rf "$work/stand-in.new"
   cp -r "$top/tests/nix-stub" "$work/stand-in.new"
-  python3 - "$cargo" "$rustup" "$ocloc" "$iga64" "$formatters/bin" "$top/build/debian/nocard" "$no_machines" << 'PY' > "$work/stand-in.new/host.json"
+  python3 - "$cargo" "$rustup" "$ocloc" "$iga64" "$formatters/bin" "$nocard" "$no_machines" << 'PY' > "$work/stand-in.new/host.json"
 import json, sys
 cargo, rustup, ocloc, iga64, formatters, nocard, no_machines = sys.argv[1:]
 path = f"{cargo}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -126,14 +152,12 @@ shift
 case $word in
   check) exec "$nix" flake check --keep-going "${over[@]}" "$@" ;;
   build)
-    [ $# -ge 1 ] || fail "nix build needs the name of a package: ./build.sh nix build nextsycl-llm"
     names=()
     for name; do case $name in -*) names+=("$name") ;; *) names+=(".#$name") ;; esac; done
     "$nix" build "${over[@]}" --no-link -L "${names[@]}"
     exec "$nix" path-info "${over[@]}" "${names[@]}"
     ;;
   run)
-    [ $# -ge 1 ] || fail "nix run needs the name of a package: ./build.sh nix run nextsycl-llm -- run Hello"
     name=$1
     shift
     exec "$nix" run "${over[@]}" ".#$name" "$@"

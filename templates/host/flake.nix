@@ -3,7 +3,7 @@
 
   inputs = {
     nixpkgs.url = "github:NixOS/nixpkgs/nixos-26.05";
-    # where you have nextsycl from
+    # CHANGE THIS to where you have nextsycl from, as github:OWNER/nextsycl
     nextsycl.url = "path:/etc/nextsycl/source";
     nextsycl.inputs.nixpkgs.follows = "nixpkgs";
   };

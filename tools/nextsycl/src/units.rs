@@ -89,6 +89,7 @@ pub fn run(words: &[String], find: &dyn Fn(&str) -> Option<PathBuf>) -> Outcome<
     let program = find(program).ok_or_else(|| {
         failed(format!("{program} was not found beside nextsycl or on PATH: there is nothing the units could start"))
     })?;
+    let (program, warning) = outside_store(program);
     let texts = [socket_unit(service, &wanted)?, service_unit(&units, service, &wanted, &program)?];
     if wanted.print {
         let parts: Vec<String> = files.iter().zip(&texts).map(|(f, t)| format!("# {}\n{t}", f.display())).collect();
@@ -105,13 +106,35 @@ pub fn run(words: &[String], find: &dyn Fn(&str) -> Option<PathBuf>) -> Outcome<
     let socket =
         wanted.name.as_ref().map_or_else(String::new, |n| format!(" --socket $XDG_RUNTIME_DIR/nextsycl/{n}.sock"));
     Ok(format!(
-        "wrote {}\nwrote {}\n\nNow run:\n  systemctl --user daemon-reload\n  systemctl --user enable --now {unit}.socket\n\n\
+        "wrote {}\nwrote {}\n{warning}\nNow run:\n  systemctl --user daemon-reload\n  systemctl --user enable --now {unit}.socket\n\n\
          The first request to 127.0.0.1:{port} starts the server. Its log: journalctl --user -u {unit}\n\
          While it runs: nextsycl-llm status{socket}\n\
          To have it without being logged in: loginctl enable-linger\n",
         files[0].display(),
         files[1].display(),
     ))
+}
+
+/// A unit is no root for Nix's collector, and the store's path is that of one version: takes the same program through a
+/// profile on `PATH`, and says what may happen where there is none.
+fn outside_store(program: PathBuf) -> (PathBuf, &'static str) {
+    const STORE: &str = "/nix/store";
+    if !program.starts_with(STORE) {
+        return (program, "");
+    }
+    let same = |candidate: &PathBuf| {
+        !candidate.starts_with(STORE) && candidate.canonicalize().ok() == program.canonicalize().ok()
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let name = program.file_name().unwrap_or_default().to_owned();
+    match std::env::split_paths(&path).filter(|d| d.is_absolute()).map(|d| d.join(&name)).find(same) {
+        Some(stable) => (stable, ""),
+        None => (
+            program,
+            "\nThe units name a path of the Nix store, which a garbage collection may remove: install nextsycl into a profile\n\
+             (nix profile install) and write the units again.\n",
+        ),
+    }
 }
 
 fn config_folder() -> Outcome<PathBuf> {

@@ -25,12 +25,13 @@ impl Folder {
         let dir = self.0.path().join(dir);
         fs::create_dir_all(&dir).unwrap();
         let path = dir.join(name);
-        fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let path = format!("{}:/bin:/usr/bin", self.0.path().join("path").display());
+        let inherited = std::env::var("PATH").unwrap();
+        let path = format!("{}:{inherited}", self.0.path().join("path").display());
         let mut command = Command::new(self.0.path().join("nextsycl"));
         command.args(args).env("PATH", path).env("TMPDIR", "/tmp");
         command
