@@ -2,7 +2,7 @@
 //! same bits whatever rows it runs with; a prompt pass has many rows of one session.
 
 use crate::kernels::delta::Taps;
-use crate::kernels::gated::QueryKey;
+use crate::kernels::gated::{self, QueryKey};
 use crate::kernels::{self, Slots};
 use crate::params::Params;
 use crate::taps::TapFunction;
@@ -203,6 +203,13 @@ impl<'a> Pass<'a> {
     /// Products of a full-attention layer; keys and values go to the cache.
     pub fn full_store(&self, shape: Shape, norm: &'a Buffer, full: &'a Full) -> Result<()> {
         self.normed_product(shape, 0, norm, &full.qkv, self.product())?;
+        if let Some(bias) = &full.bias {
+            let columns = gated::product_cols(self.p.heads());
+            for row in 0..shape.rows() {
+                let to = from_row(self.product(), row);
+                self.kernels.rows.add(self.queue, (to.buffer, to.offset), (bias, 0), columns)?;
+            }
+        }
         let how = QueryKey {
             q_norm: (&full.q_norm, 0),
             k_norm: (&full.k_norm, 0),
