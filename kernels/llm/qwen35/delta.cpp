@@ -177,23 +177,17 @@ NS_INLINE void copy_block(const f32 *from, f32 *to, i32 lane) {
 #endif
 } // namespace
 
-// Convolution, norms and gates of decode rows: mixes into the kept rows, histories moved on. One sub-group a head and one for the
-// gates: groups = rows * (heads + 1). Each goes through all rows of its session.
-NS_KERNEL void conv_rows(const f32 *product, const f32 *taps, const f32 *a, const f32 *dt_bias, f32 *histories, f32 *kept_rows,
-                         const u8 *table, i32 ld, i64 history_stride, i64 kept_stride, i32 hk, i32 hv) {
-  const Item it = item();
-  const auto sg = it.get_sub_group();
-  const i32 lane = sg.get_local_linear_id();
-  const Shape shape{hk, hv};
-  const i32 units = shape.heads() + 1, channels = shape.channels();
-  const i32 unit = it.get_group(0) % units, row = it.get_group(0) / units;
-  const RowSlots slots = ((const RowSlots *)table)[row];
-  if (!leads(slots, row)) return;
+namespace {
+// One head of a session's decode rows, or its gates.
+NS_INLINE void conv_session(const f32 *product, const f32 *taps, const f32 *a, const f32 *dt_bias, f32 *histories, f32 *kept_rows,
+                            const RowSlots &slots, i32 ld, i64 history_stride, i64 kept_stride, const Shape &shape, i32 unit,
+                            sycl::sub_group sg, i32 lane) {
+  const i32 channels = shape.channels();
   f32 *kept = kept_rows + slots.kept_out * kept_stride;
   if (unit == shape.heads()) {
     for (i32 r = 0; r < slots.rows; r++)
-      gates_row(product + (i64)(slots.first_row + r) * ld + channels + hv * HEAD, kept + (i64)r * shape.kept() + 2 * channels, a,
-                dt_bias, hv, lane);
+      gates_row(product + (i64)(slots.first_row + r) * ld + channels + shape.hv * HEAD, kept + (i64)r * shape.kept() + 2 * channels, a,
+                dt_bias, shape.hv, lane);
     return;
   }
   Conv c;
@@ -210,60 +204,89 @@ NS_KERNEL void conv_rows(const f32 *product, const f32 *taps, const f32 *a, cons
     const f32 *qkv = product + (i64)(slots.first_row + r) * ld;
     f32 *to = kept + (i64)r * shape.kept();
     repeat<PER_LANE>([&](i32 j) { to[unit * HEAD + j * NS_SG + lane] = qkv[unit * HEAD + j * NS_SG + lane]; });
-    conv_row(c, qkv, to + channels, unit, hk, sg, lane);
+    conv_row(c, qkv, to + channels, unit, shape.hk, sg, lane);
   }
   if (slots.state_out >= 0) store_past(c, histories + slots.state_out * history_stride, unit, channels, lane);
 }
 
-// arc: load16
-// The recurrence of decode rows: rows that are run again, then the pass's own, with their outputs. groups = rows * Hv * 8, each a
-// block of value columns of one session.
-NS_KERNEL void recur_rows(const f32 *kept_rows, f32 *states, const u8 *table, f32 *out, i64 kept_stride, i64 state_stride, i32 ldo,
-                          i32 hk, i32 hv) {
+// One block of value columns of a session's decode rows. `local` is used on the CPU only.
+NS_INLINE void recur_session(const f32 *kept_rows, f32 *states, f32 *out, const RowSlots &slots, i64 kept_stride, i64 state_stride, i32 ldo,
+                             const Shape &shape, i32 block, f32 *local, Item it, i32 lane) {
+  const i32 head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
+  const i64 place = (i64)block * BLOCK_FLOATS;
+  const f32 *in = states + slots.state_in * state_stride + place;
+  f32 *again = states + slots.state_again * state_stride + place, *last = states + slots.state_out * state_stride + place;
+  const f32 *old = kept_rows + slots.kept_in * kept_stride + shape.channels();
+  const f32 *fresh = kept_rows + slots.kept_out * kept_stride + shape.channels();
+  f32 *o = out + (i64)slots.first_row * ldo + head * HEAD + column;
+  const auto old_mix = [=](i32 i) { return mix_of(old + (i64)i * shape.kept(), shape, head); };
+  const auto fresh_mix = [=](i32 i) { return mix_of(fresh + (i64)i * shape.kept(), shape, head); };
+#ifdef NS_GPU
+  const auto sg = it.get_sub_group();
+  Block b;
+  load_block(b, in, it, lane);
+  for (i32 i = 0; i < slots.again; i++) run_row(b, ready(old_mix(i), column + b.first, lane), nullptr, sg, lane);
+  if (slots.state_again >= 0) store_block(b, again, lane);
+  for (i32 i = 0; i < slots.rows; i++) run_row(b, ready(fresh_mix(i), column + b.first, lane), o + (i64)i * ldo, sg, lane);
+  if (slots.state_out >= 0) store_block(b, last, lane);
+#else
+  if (slots.again == 0 && slots.state_again >= 0) copy_block(in, again, lane);
+  const f32 *from = in;
+  if (slots.again + slots.rows > 0) {
+    f32 sum = first_sum(in, slots.again > 0 ? old_mix(0).key : fresh_mix(0).key, lane);
+    for (i32 i = 0; i < slots.again; i++) {
+      f32 *to = i + 1 == slots.again && slots.state_again >= 0 ? again : local;
+      // after the last of them comes the first of the pass, or none
+      const f32 *next = i + 1 < slots.again || slots.rows == 0 ? old_mix(least(i + 1, slots.again - 1)).key : fresh_mix(0).key;
+      run_row(from, to, old_mix(i), column, next, sum, lane);
+      from = to;
+    }
+    for (i32 i = 0; i < slots.rows; i++) {
+      f32 *to = i + 1 == slots.rows && slots.state_out >= 0 ? last : local;
+      o[(i64)i * ldo + lane] = run_row(from, to, fresh_mix(i), column, fresh_mix(least(i + 1, slots.rows - 1)).key, sum, lane);
+      from = to;
+    }
+  }
+  if (slots.rows == 0 && slots.state_out >= 0) copy_block(from, last, lane);
+#endif
+}
+} // namespace
+
+// Convolution, norms and gates of decode rows: mixes into the kept rows, histories moved on. One sub-group a head and one for the
+// gates: groups = (heads + 1) * n, n = 1 .. rows, each going through every n-th row of the table.
+NS_KERNEL void conv_rows(const f32 *product, const f32 *taps, const f32 *a, const f32 *dt_bias, f32 *histories, f32 *kept_rows,
+                         const u8 *table, i32 ld, i64 history_stride, i64 kept_stride, i32 rows, i32 hk, i32 hv) {
   const Item it = item();
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const Shape shape{hk, hv};
-  const i32 blocks = hv * BLOCKS, block = it.get_group(0) % blocks, row = it.get_group(0) / blocks;
-  const i32 head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
-  const RowSlots slots = ((const RowSlots *)table)[row];
-  if (!leads(slots, row)) return;
-  const i32 count = slots.again + slots.rows;
-  const i64 place = (i64)block * BLOCK_FLOATS;
-  const f32 *in = states + slots.state_in * state_stride + place;
-  f32 *again = states + slots.state_again * state_stride + place, *last = states + slots.state_out * state_stride + place;
-  const f32 *old = kept_rows + slots.kept_in * kept_stride, *fresh = kept_rows + slots.kept_out * kept_stride;
-  const auto mix = [=](i32 i) {
-    return (i < slots.again ? old + (i64)i * shape.kept() : fresh + (i64)(i - slots.again) * shape.kept()) + shape.channels();
-  };
-  f32 *o = out + (i64)slots.first_row * ldo + head * HEAD + column;
-#ifdef NS_GPU
-  Block b;
-  load_block(b, in, it, lane);
-  if (slots.again == 0 && slots.state_again >= 0) store_block(b, again, lane);
-  for (i32 i = 0; i < count; i++) {
-    const bool own = i >= slots.again;
-    run_row(b, ready(mix_of(mix(i), shape, head), column + b.first, lane), own ? o + (i64)(i - slots.again) * ldo : nullptr, sg, lane);
-    if (i + 1 == slots.again && slots.state_again >= 0) store_block(b, again, lane);
+  const i32 units = shape.heads() + 1, unit = it.get_group(0) % units, step = it.get_group_range(0) / units;
+  for (i32 row = it.get_group(0) / units; row < rows; row += step) {
+    const RowSlots slots = ((const RowSlots *)table)[row];
+    if (leads(slots, row))
+      conv_session(product, taps, a, dt_bias, histories, kept_rows, slots, ld, history_stride, kept_stride, shape, unit, sg, lane);
   }
-  if (slots.state_out >= 0) store_block(b, last, lane);
+}
+
+// The recurrence of decode rows: rows that are run again, then the pass's own, with their outputs. groups = Hv * 8 * n as above, each a
+// block of value columns.
+// arc: load16
+NS_KERNEL void recur_rows(const f32 *kept_rows, f32 *states, const u8 *table, f32 *out, i64 kept_stride, i64 state_stride, i32 ldo,
+                          i32 rows, i32 hk, i32 hv) {
+  const Item it = item();
+  const i32 lane = it.get_sub_group().get_local_linear_id();
+  const Shape shape{hk, hv};
+  const i32 blocks = hv * BLOCKS, block = it.get_group(0) % blocks, step = it.get_group_range(0) / blocks;
+#ifdef NS_GPU
+  f32 *close = nullptr;
 #else
   sycl::ext::oneapi::experimental::work_group_static<f32[BLOCK_FLOATS]> local;
-  if (slots.again == 0 && slots.state_again >= 0) copy_block(in, again, lane);
-  if (count == 0) {
-    if (slots.state_out >= 0) copy_block(in, last, lane);
-    return;
-  }
-  const f32 *from = in;
-  f32 sum = first_sum(in, mix_of(mix(0), shape, head).key, lane);
-  for (i32 i = 0; i < count; i++) {
-    f32 *to = i + 1 == slots.again && slots.state_again >= 0 ? again : i + 1 == count && slots.state_out >= 0 ? last : &local[0];
-    const f32 v = run_row(from, to, mix_of(mix(i), shape, head), column, mix_of(mix(least(i + 1, count - 1)), shape, head).key, sum, lane);
-    if (i >= slots.again) o[(i64)(i - slots.again) * ldo + lane] = v;
-    from = to;
-  }
-  if (slots.rows == 0 && slots.state_out >= 0) copy_block(from, last, lane);
+  f32 *close = &local[0];
 #endif
+  for (i32 row = it.get_group(0) / blocks; row < rows; row += step) {
+    const RowSlots slots = ((const RowSlots *)table)[row];
+    if (leads(slots, row)) recur_session(kept_rows, states, out, slots, kept_stride, state_stride, ldo, shape, block, close, it, lane);
+  }
 }
 
 // Convolution, norms and gates of a chunk of one session whose history starts at `history`: its rows' mixes. One sub-group a head (one

@@ -152,8 +152,9 @@ fn expanded(bytes: &[u8], heads: Heads, cells: usize) -> Vec<f32> {
         let is_key = (b / blocks / heads.n_kv).is_multiple_of(2);
         all.extend((0..16 * d).map(|at| {
             let (i, t) = if is_key { (at / 16, at % 16) } else { (at % d, at / d) };
+            let place = if is_key { i / 4 * 64 + t * 4 + i % 4 } else { t / 4 * 4 * d + i * 4 + t % 4 };
             let scale = &scales[(i / 32 * 16 + t) * 2..][..2];
-            half::f16::from_le_bytes([scale[0], scale[1]]).to_f32() * f32::from(numbers[at] as i8)
+            half::f16::from_le_bytes([scale[0], scale[1]]).to_f32() * f32::from(numbers[place] as i8)
         }));
     }
     all
@@ -170,6 +171,8 @@ fn rope_and_cache_store() {
         (RopePairs::Neox, KvPrecision::F32, 64, 64),
         (RopePairs::Adjacent, KvPrecision::F32, 80, 48),
         (RopePairs::Neox, KvPrecision::F16, 256, 64),
+        (RopePairs::Neox, KvPrecision::Q8, 256, 64),
+        (RopePairs::Adjacent, KvPrecision::Q8, 64, 64),
     ] {
         let heads = Heads { n_heads: 6, n_kv: 2, head_dim };
         let (rows, columns, layer) = (3, 10 * head_dim, 1);

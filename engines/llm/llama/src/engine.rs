@@ -82,6 +82,7 @@ impl Llama {
         let queue = device.queue().map_err(|e| device_error("cannot open a queue", e))?;
         queue.section("load");
         let kernels = Kernels::load(&device, &folder).map_err(|e| kernel_error("cannot load the kernels", e))?;
+        kernels.attention.open(precision).map_err(|e| kernel_error("cannot load the kernels", e))?;
         let weights = weights::load(&file, &p, &device, &queue, &kernels, progress)?;
         let work = Work::new(&device, &p, &sizes)?;
         let kv = usize::try_from(sizes.cache(&p))

@@ -246,6 +246,8 @@ impl Qwen35 {
         let states: Vec<u8> = (0..rows).flat_map(|i| self.row_state(s, s.position + i, tokens[i]).to_bytes()).collect();
         // the states change from here on: a failed pass must not be continued
         self.sessions.get_mut(session)?.logits = Logits::None;
+        // the draft block wants every row
+        let wanted = if self.draft { rows } else { n_out.max(1) };
         let mut handed: Option<Vec<f32>> = None;
         for stage in &self.stages {
             let written = stage.queue.write(&stage.work.states, 0, &states);
@@ -256,7 +258,9 @@ impl Qwen35 {
                 stage.write_x(&x)?;
             }
             let mut lent = tap.as_mut().map(|t| &mut **t as TapFunction<'_>);
-            stage.prompt(&self.p, (chunk, slot), &mut lent).map_err(|e| kernel_error("a prompt pass failed", e))?;
+            stage
+                .prompt(&self.p, (chunk, slot, wanted), &mut lent)
+                .map_err(|e| kernel_error("a prompt pass failed", e))?;
             if !stage.share.last {
                 handed = Some(stage.read_x(rows, d)?);
             }

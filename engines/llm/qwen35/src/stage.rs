@@ -229,11 +229,11 @@ impl Stage {
     pub fn prompt(
         &self,
         p: &Params,
-        (chunk, slot): (Chunk, usize),
+        (chunk, slot, wanted): (Chunk, usize, usize),
         tap: &mut Option<TapFunction<'_>>,
     ) -> ns_llm_kernels::Result<()> {
         let pass = self.pass(p);
-        let shape = Shape::Prompt { chunk, slot };
+        let shape = Shape::Prompt { chunk, slot, wanted };
         if self.share.first {
             pass.embed(shape)?;
         }

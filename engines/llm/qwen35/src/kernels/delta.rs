@@ -157,7 +157,7 @@ impl Delta {
         rows: usize,
     ) -> Result<()> {
         let c = Check("conv_rows");
-        c.size("rows", rows)?;
+        let n = c.size("rows", rows)?;
         let (hk, hv) = shape.check(c)?;
         let ld = c.rows("product", &product, rows, shape.product_cols(), 4)?;
         check_taps(c, taps, shape)?;
@@ -165,7 +165,7 @@ impl Delta {
         let kept_stride = kept.check(c, "the kept rows", shape.kept_floats(kept_rows))?;
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         // a sub-group a head, and one for the gates
-        let (global, local) = groups(rows * (shape.channels() / HEAD + 1), 16);
+        let (global, local) = groups(self.sessions(rows) * (shape.channels() / HEAD + 1), 16);
         Ok(queue.launch(
             &self.conv_rows,
             global,
@@ -181,6 +181,7 @@ impl Delta {
                 Arg::I32(ld),
                 Arg::I64(history_stride),
                 Arg::I64(kept_stride),
+                Arg::I32(n),
                 Arg::I32(hk),
                 Arg::I32(hv),
             ],
@@ -204,13 +205,13 @@ impl Delta {
         rows: usize,
     ) -> Result<()> {
         let c = Check("recur_rows");
-        c.size("rows", rows)?;
+        let n = c.size("rows", rows)?;
         let (hk, hv) = shape.check(c)?;
         let kept_stride = kept.check(c, "the kept rows", shape.kept_floats(kept_rows))?;
         let state_stride = states.check(c, "the states", shape.state_floats())?;
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
-        let (global, local) = groups(rows * self.state_groups(shape), self.state_items());
+        let (global, local) = groups(self.sessions(rows) * self.state_groups(shape), self.state_items());
         Ok(queue.launch(
             &self.recur_rows,
             global,
@@ -223,6 +224,7 @@ impl Delta {
                 Arg::I64(kept_stride),
                 Arg::I64(state_stride),
                 Arg::I32(ldo),
+                Arg::I32(n),
                 Arg::I32(hk),
                 Arg::I32(hv),
             ],
@@ -412,6 +414,14 @@ impl Delta {
                 Arg::F32(eps),
             ],
         )?)
+    }
+
+    /// Sessions that are worked on at a time. A work-group without work costs the CPU as much as a little of it.
+    fn sessions(&self, rows: usize) -> usize {
+        match self.class {
+            DeviceClass::Cpu => 1,
+            DeviceClass::Gpu => rows,
+        }
     }
 
     /// Work-groups of a state: one a head and block of value columns.
