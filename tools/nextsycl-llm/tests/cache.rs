@@ -26,6 +26,15 @@ fn world() -> World {
     world
 }
 
+/// A world with a small qwen35 model whose drafts hit.
+fn world_with_drafts() -> World {
+    let world = World::new();
+    let wanted = ns_tiny::Wanted { architecture: "qwen35", shape: "tiny", seed: 3, vocabulary: None, fitted: true };
+    let table = ns_tiny::checkpoint(wanted).unwrap();
+    ns_tiny::write(&table, ns_tiny::Storage::named("F32").unwrap(), world.path("small.gguf")).unwrap();
+    world
+}
+
 /// A server; it is killed when the test ends in any way.
 struct Server {
     child: Child,
@@ -381,6 +390,53 @@ fn together_is_the_same_as_alone() {
     }
     let status = server.get("/server/status");
     assert_eq!((status["contexts"].clone(), status["parallel"].as_u64()), (json!([1024, 512, 1024]), Some(3)));
+}
+
+/// A model whose states cannot be cut, with drafts: back from disk, and beside others, it writes the same text; drafts are used
+/// alone, and counted.
+#[test]
+fn drafts_and_states_that_cannot_be_cut() {
+    let world = world_with_drafts();
+    let flags = ["--ctx", "512", "--parallel", "2"];
+    let server = Server::start(&world, &flags);
+    let walk = |salt: u32, n: u32| -> Vec<u32> { (0..n).map(|i| 40 + (i * 7 + salt * 13) % 80).collect() };
+    let prompts = [walk(0, 150), walk(1, 260)];
+    let alone: Vec<(String, Value)> = prompts.iter().map(|p| server.ask(p, 100)).collect();
+    for (_, record) in &alone {
+        assert_eq!(source(record), (0, "none"));
+        let (accepted, proposed) = (record["drafts"][0].as_u64().unwrap(), record["drafts"][1].as_u64().unwrap());
+        assert!(accepted > 30 && accepted <= proposed, "{record}");
+    }
+    // The same again, and then both at once: from memory, at the end of the prompt.
+    let again = |kinds: [&str; 2]| {
+        let both: Vec<(String, Value)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = prompts.iter().map(|p| scope.spawn(|| server.ask(p, 100))).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        for ((one, two), (prompt, kind)) in alone.iter().zip(&both).zip(prompts.iter().zip(kinds)) {
+            assert_eq!(one.0, two.0);
+            assert_eq!(source(&two.1), (prompt.len() as u64 - 1, kind));
+        }
+    };
+    again(["cache", "cache"]);
+    let status = server.get("/server/status");
+    assert_eq!((status["mtp"].as_bool(), status["engine"].as_str()), (Some(true), Some("qwen35")));
+    server.stop();
+    let server = Server::start(&world, &flags);
+    for ((text, before), prompt) in alone.iter().zip(&prompts) {
+        let (again, record) = server.ask(prompt, 100);
+        assert_eq!((&again, source(&record)), (text, (prompt.len() as u64 - 1, "disk")));
+        assert_eq!(record["drafts"], before["drafts"]);
+    }
+    // A prompt that goes on differently from the middle of one is read anew: nothing is there to be cut.
+    let other: Vec<u32> = prompts[1][..200].iter().copied().chain(walk(5, 20)).collect();
+    assert_eq!(source(&server.ask(&other, 4).1), (0, "none"));
+    // Without drafts: a state of its own, and the same text.
+    server.stop();
+    let server = Server::start(&world, &["--ctx", "512", "--no-mtp"]);
+    let (text, record) = server.ask(&prompts[0], 100);
+    assert_eq!((&text, source(&record)), (&alone[0].0, (0, "none")));
+    assert_eq!(record["drafts"], json!([0, 0]));
 }
 
 /// A long prompt lets a short one pass; what no context holds is refused with both numbers.

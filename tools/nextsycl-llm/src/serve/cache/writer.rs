@@ -98,8 +98,13 @@ impl PromptCache {
             let Some(task) = state.entry(id).and_then(|e| Task::of(e)) else { continue };
             drop(state);
             let result = self.write(folder, &task);
-            if let Err(error) = &result {
-                self.failed(error);
+            let hurry = self.hurry.load(Ordering::Acquire);
+            match &result {
+                Err(_) if hurry => {
+                    tracing::warn!("prompt cache: told to stop at once: the rest is not written to disk");
+                }
+                Err(error) => self.failed(error),
+                Ok(_) => {}
             }
             state = self.lock();
             if state.closing && matches!(result, Err(Unwritten::Failed(_))) {
