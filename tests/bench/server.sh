@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the server: a conversation of some 4,000 tokens after a restart, from the prompt cache on disk against read again; and
-# two conversations at once against one. Median of ROUNDS.
+# Measures the server: the first token of a conversation of some 4,000 tokens after a restart, from the prompt cache on disk against
+# read again, and with one more turn; and two conversations at once against one. Median of ROUNDS.
 #
 #   tests/bench/server.sh [MODEL.gguf] [ROUNDS] [DEVICE]      the bundled model, 3, cpu
 #
@@ -18,7 +18,7 @@ exec python3 - "$program" "$model" "$rounds" "$device" "$work" << 'P'
 import json, os, signal, statistics, subprocess, sys, threading, time, urllib.request
 
 program, model, rounds, device, work = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5]
-NEW = 160
+NEW = 256
 
 
 class Server:
@@ -57,39 +57,46 @@ class Server:
                 if "error" in value:
                     sys.exit(value["error"]["message"])
                 piece = value["choices"][0]["delta"].get("content") if value["choices"] else None
-                if piece:
+                if piece or (value["choices"] and value["choices"][0]["finish_reason"]):
                     first = first or time.perf_counter() - begun
-                    text += piece
+                    text += piece or ""
                 usage = value.get("usage") or usage
+        if usage["completion_tokens"] != new:
+            sys.exit(f"{usage['completion_tokens']} tokens came instead of {new}")
         return text, first, time.perf_counter() - begun, usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
 
 
 facts = [f"Note {i}: the {a} {b} stood {i * 7 % 90} steps from the {c}." for i in range(400)
          for a, b, c in [(["old", "red", "small"][i % 3], ["tree", "house", "gate", "boat"][i % 4], ["river", "road", "wall"][i % 3])]]
-cached, again, read = [], [], []
+# How many tokens a note has here.
+server = Server("--ctx", "8192", "--parallel", "1", "--prompt-cache-mib", "0")
+few, many = (server.chat([{"role": "user", "content": " ".join(facts[:n])}], 1)[4] for n in (2, 12))
+server.stop()
+notes = int(4000 * 10 / (many - few))
+cached, more, again = [], [], []
 for i in range(rounds):
     folder = f"{work}/prompts{i}"
     flags = ["--ctx", "8192", "--parallel", "1", "--cache-dir", folder]
-    messages = [{"role": "user", "content": f"Read these notes, number {i}. " + " ".join(facts[:185])}]
+    messages = [{"role": "user", "content": f"Read these notes, number {i}. " + " ".join(facts[:notes])}]
     server = Server(*flags)
     text, first, _, _, tokens = server.chat(messages, 8)
-    read.append(first)
-    server.stop()
-    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Where is the boat?"}]
-    server = Server(*flags)
-    one, first, _, reused, _ = server.chat(messages, 8)
-    cached.append(first)
-    if reused < tokens - 16:
-        sys.exit(f"only {reused} of {tokens} tokens came from disk")
-    server.stop()
-    server = Server(*flags[:-2], "--prompt-cache-mib", "0")
-    _, first, _, _, _ = server.chat(messages, 8)
     again.append(first)
     server.stop()
     size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
-    print(f"round {i + 1}: {tokens} tokens, {size / 2**20:.0f} MiB on disk, first token from disk {cached[-1]:.3f} s, read again {again[-1]:.2f} s", flush=True)
+    for turns, times in ([], cached), ([text, "Where is the boat?"], more):
+        server = Server(*flags)
+        roles = ("assistant", "user")
+        asked = messages + [{"role": role, "content": turn} for role, turn in zip(roles, turns)]
+        got, first, _, reused, _ = server.chat(asked, 8)
+        times.append(first)
+        server.stop()
+        if reused < tokens - 16:
+            sys.exit(f"only {reused} of {tokens} tokens came from disk")
+        if not turns and got != text:
+            sys.exit("from disk it wrote something else")
+    print(f"round {i + 1}: {tokens} tokens, {size / 2**20:.0f} MiB on disk; first token: read {again[-1]:.2f} s, from disk {cached[-1]:.3f} s, with one more turn {more[-1]:.3f} s", flush=True)
 ratio = statistics.median(again) / statistics.median(cached)
-print(f"first token after a restart: {statistics.median(cached):.3f} s from disk, {statistics.median(again):.2f} s read again: {ratio:.1f} times sooner (bar 10)")
+print(f"first token after a restart: {statistics.median(cached):.3f} s from disk, {statistics.median(again):.2f} s read: {ratio:.1f} times sooner (bar 10); with one more turn {statistics.median(again) / statistics.median(more):.1f} times")
 
 server = Server("--ctx", "2048", "--parallel", "2", "--prompt-cache-mib", "0")
 asks = [[{"role": "user", "content": t}] for t in ("Write a story about the sea.", "Explain how bread is made, in many words.")]
@@ -104,9 +111,8 @@ for i in range(rounds):
     begun = time.perf_counter()
     [t.start() for t in threads]
     [t.join() for t in threads]
-    # From the first token of the later one: both decode.
-    first = max(g[1] for g in got)
-    two.append(2 * (NEW - 1) / (time.perf_counter() - begun - first))
+    # All tokens, from the first of any to the last.
+    two.append(2 * (NEW - 1) / (time.perf_counter() - begun - min(g[1] for g in got)))
     if [g[0] for g in got] != alone:
         sys.exit("together they wrote something else than alone")
 server.stop()
