@@ -148,9 +148,24 @@ fn saved_copied_and_rolled_back_sessions_go_on_the_same() {
     let mut foreign = saved.clone();
     foreign.fingerprint.push('x');
     assert_eq!(engine.restore(a, &foreign).unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint);
-    let mut short = saved;
+    let mut short = saved.clone();
     short.state.pop();
     assert_eq!(engine.restore(a, &short).unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint);
+
+    // In pieces: the same bytes, the same continuation; a stream that breaks off leaves an empty session.
+    engine.restore(a, &saved).unwrap();
+    let mut pieces = Vec::new();
+    engine.save_to(a, &mut pieces).unwrap();
+    assert_eq!((pieces.len() as u64, &pieces), (engine.state_bytes(a).unwrap(), &saved.state));
+    engine.restore_from(b, &saved.head(), &mut pieces.as_slice()).unwrap();
+    assert_eq!(go_on(engine.as_mut(), b), text);
+    for cut in [4, 20, pieces.len() / 2, pieces.len() - 1] {
+        let broken = engine.restore_from(b, &saved.head(), &mut &pieces[..cut]);
+        assert_eq!(broken.unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint, "{cut}");
+    }
+    assert_eq!(engine.position(b).unwrap(), 0);
+    engine.feed(b, &tokens[..21]).unwrap();
+    assert_eq!(go_on(engine.as_mut(), b), text);
 }
 
 #[test]
