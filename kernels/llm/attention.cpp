@@ -16,11 +16,8 @@ NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act
   const i32 n = ((const RowState *)row_state)[row].position / SPLIT_KEYS + 1;
   const i32 width = head_dim + 2;
   const f32 *heads = partial + (i64)row * n_heads * n_splits * width;
-  finish_act_blocks(act + (i64)row * act_stride, n_heads * head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
-                    [=](i32 i) {
-                      const i32 h = i / head_dim, d = i - h * head_dim;
-                      return join_pieces(heads + (i64)h * n_splits * width, d, n, width);
-                    });
+  finish_act_heads(act + (i64)row * act_stride, n_heads, head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
+                   [=](i32 h, i32 d) { return join_pieces(heads + (i64)h * n_splits * width, d, n, width); });
 }
 
 // The first `cells` cells (a multiple of 16) of a session's layer as float32, [key, value][n_kv][cells][head_dim] in the cache's order.

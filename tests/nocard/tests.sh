@@ -202,6 +202,8 @@ b580 engines/llm/kernels rows
 b580 engines/llm/kernels attention
 b580 engines/llm/kernels sampling
 b580 engines/llm/kernels matrix
+b70 engines/llm/qwen35 delta
+b70 engines/llm/qwen35 gated
 a770 engines/llm/kernels rows
 a770 engines/llm/kernels attention
 b70 engines/llm/llama tiny own_head rows_together

@@ -33,16 +33,29 @@ NS_INLINE bool leads(const RowSlots &slots, i32 row) { return slots.rows == 0 ||
 
 NS_INLINE f32 sigmoid(f32 v) { return 1.0f / (1.0f + sycl::exp(-v)); }
 
-// The three rows before the one at hand, and the taps, of one head's channels: lane l has l, l + 16, ...
+// The three rows before the one at hand, and the taps, of one head's channels: lane l has l, l + 16, ... A card has too few registers for
+// the taps and reads them again for each row.
 struct Conv {
-  f32 past[3][PER_LANE], taps[4][PER_LANE];
+  f32 past[3][PER_LANE];
+  const f32 *at; // the lane's first tap
+  i32 channels;
+#ifndef NS_GPU
+  f32 near[4][PER_LANE];
+#endif
+  NS_INLINE void open(const f32 *taps, i32 head, i32 n, i32 lane) {
+    at = taps + head * HEAD + lane, channels = n;
+#ifndef NS_GPU
+    repeat<4>([&](i32 t) { repeat<PER_LANE>([&](i32 j) { near[t][j] = at[t * channels + j * NS_SG]; }); });
+#endif
+  }
+  NS_INLINE f32 tap(i32 t, i32 j) const {
+#ifdef NS_GPU
+    return at[t * channels + j * NS_SG];
+#else
+    return near[t][j];
+#endif
+  }
 };
-
-NS_INLINE void load_taps(Conv &c, const f32 *taps, i32 head, i32 channels, i32 lane) {
-  repeat<4>([&](i32 t) {
-    repeat<PER_LANE>([&](i32 j) { c.taps[t][j] = taps[(i64)t * channels + head * HEAD + j * NS_SG + lane]; });
-  });
-}
 
 NS_INLINE void load_past(Conv &c, i32 t, const f32 *row, i32 head, i32 lane) {
   repeat<PER_LANE>([&](i32 j) { c.past[t][j] = row[head * HEAD + j * NS_SG + lane]; });
@@ -59,10 +72,10 @@ NS_INLINE void conv_row(Conv &c, const f32 *qkv, f32 *mix, i32 head, i32 hk, syc
   f32 x[PER_LANE], sum = 0;
   repeat<PER_LANE>([&](i32 j) {
     const f32 now = qkv[head * HEAD + j * NS_SG + lane];
-    f32 v = c.taps[0][j] * c.past[0][j];
-    v = sycl::fma(c.taps[1][j], c.past[1][j], v);
-    v = sycl::fma(c.taps[2][j], c.past[2][j], v);
-    v = sycl::fma(c.taps[3][j], now, v);
+    f32 v = c.tap(0, j) * c.past[0][j];
+    v = sycl::fma(c.tap(1, j), c.past[1][j], v);
+    v = sycl::fma(c.tap(2, j), c.past[2][j], v);
+    v = sycl::fma(c.tap(3, j), now, v);
     c.past[0][j] = c.past[1][j], c.past[1][j] = c.past[2][j], c.past[2][j] = now;
     x[j] = v / (1.0f + sycl::exp(-v));
     sum = sycl::fma(x[j], x[j], sum);
@@ -191,7 +204,7 @@ NS_INLINE void conv_session(const f32 *product, const f32 *taps, const f32 *a, c
     return;
   }
   Conv c;
-  load_taps(c, taps, unit, channels, lane);
+  c.open(taps, unit, channels, lane);
   repeat<3>([&](i32 t) {
     const i32 again = slots.again - 3 + t; // of the rows that are run again, or before them
     load_past(c, t,
@@ -305,7 +318,7 @@ NS_KERNEL void conv_chunk(const f32 *product, const f32 *taps, const f32 *a, con
     return;
   }
   Conv c;
-  load_taps(c, taps, unit, channels, lane);
+  c.open(taps, unit, channels, lane);
   repeat<3>([&](i32 t) {
     const i32 row = first - 3 + t;
     load_past(c, t, row < 0 ? histories + history + (i64)(row + 3) * channels : product + (i64)row * ld, unit, lane);

@@ -77,12 +77,10 @@ NS_KERNEL void combine_gate_act(const f32 *partial, const f32 *product, const u8
   const i32 width = head_dim + 2;
   const f32 *heads = partial + (i64)row * n_heads * n_splits * width;
   product += (i64)row * ld;
-  finish_act_blocks(act + (i64)row * act_stride, n_heads * head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
-                    [=](i32 i) {
-                      const i32 h = i / head_dim, d = i - h * head_dim;
-                      return join_pieces(heads + (i64)h * n_splits * width, d, n, width) *
-                             sigmoid(product[(2 * h + 1) * head_dim + d]);
-                    });
+  finish_act_heads(act + (i64)row * act_stride, n_heads, head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
+                   [=](i32 h, i32 d) {
+                     return join_pieces(heads + (i64)h * n_splits * width, d, n, width) * sigmoid(product[(2 * h + 1) * head_dim + d]);
+                   });
 }
 
 // attn *= sigmoid(gate). One sub-group a row and head.

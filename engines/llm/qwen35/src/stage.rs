@@ -98,6 +98,7 @@ impl Stage {
         queue.section("load");
         let failed = |e| kernel_error("cannot load the kernels", e);
         let kernels = Kernels::load(&device, &folder).map_err(failed)?;
+        kernels.attention.open(sizes.precision).map_err(failed)?;
         let own = kernels::Kernels::load(&device, &folder).map_err(failed)?;
         let weights = weights::load(source, &share, (&device, &queue, &kernels), loading)?;
         let work = Work::new(&device, p, &sizes)?;

@@ -28,6 +28,9 @@ pub const TAPS: usize = 4;
 /// Value columns of one block of a state.
 const COLUMNS: usize = 16;
 
+/// Operations of a row for each value of a state: decay, S^T k, the update, S^T q.
+const STEP_OPERATIONS: usize = 7;
+
 /// Heads of a DeltaNet layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -166,6 +169,8 @@ impl Delta {
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         // a sub-group a head, and one for the gates
         let (global, local) = groups(self.sessions(rows) * (shape.channels() / HEAD + 1), 16);
+        let moved = rows * (2 * shape.channels() + shape.mix_cols()) + 2 * shape.history_floats();
+        queue.cost(4 * moved, 16 * rows * shape.channels());
         Ok(queue.launch(
             &self.conv_rows,
             global,
@@ -212,6 +217,9 @@ impl Delta {
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
         let (global, local) = groups(self.sessions(rows) * self.state_groups(shape), self.state_items());
+        // of one session; a caller with several knows more
+        let moved = 2 * shape.state_floats() + rows * (shape.mix_cols() + shape.value_cols());
+        queue.cost(4 * moved, STEP_OPERATIONS * rows * shape.state_floats());
         Ok(queue.launch(
             &self.recur_rows,
             global,
@@ -257,6 +265,7 @@ impl Delta {
         let (from, to) = (history.slot(c, "history", from)?, history.slot(c, "history", to)?);
         let ldm = c.rows("mix", &mix, rows, shape.mix_cols(), 4)?;
         let (global, local) = groups(rows.div_ceil(CONV_ROWS) * (shape.channels() / HEAD + 1), 16);
+        queue.cost(4 * rows * (shape.channels() + shape.mix_cols()), 16 * rows * shape.channels());
         queue.launch(
             &self.conv_chunk,
             global,
@@ -277,6 +286,7 @@ impl Delta {
             ],
         )?;
         let (global, local) = groups(shape.channels() / HEAD, 16);
+        queue.cost(8 * shape.history_floats(), 0);
         Ok(queue.launch(
             &self.conv_history,
             global,
@@ -317,6 +327,8 @@ impl Delta {
         let (from, to) = (states.slot(c, "states", from)?, states.slot(c, "states", to)?);
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
         let (global, local) = groups(self.state_groups(shape), self.state_items());
+        let moved = 2 * shape.state_floats() + rows * (shape.mix_cols() + shape.value_cols());
+        queue.cost(4 * moved, STEP_OPERATIONS * rows * shape.state_floats());
         Ok(queue.launch(
             &self.recur_chunk,
             global,
@@ -398,6 +410,7 @@ impl Delta {
     ) -> Result<()> {
         let z = product.offset + shape.channels() * 4;
         let (global, local) = groups(rows * shape.value_heads, 16);
+        queue.cost(12 * rows * shape.value_cols(), 10 * rows * shape.value_cols());
         Ok(queue.launch(
             kernel,
             global,

@@ -93,6 +93,9 @@ impl Gated {
             KvPrecision::F32 => &self.prepare[1],
             KvPrecision::Q8 => &self.prepare[2],
         };
+        let stored = cache.precision.size(2 * rows * heads.n_kv * heads.head_dim);
+        let read = rows * (heads.n_heads + 2 * heads.n_kv) * heads.head_dim;
+        queue.cost(4 * (read + rows * heads.n_heads * heads.head_dim) + stored, 8 * read);
         Ok(queue.launch(
             kernel,
             [rows * (heads.n_heads + 2 * heads.n_kv) * 16, 1, 1],
@@ -143,6 +146,7 @@ impl Gated {
         c.fits("the row table", row_state, rows.saturating_mul(ROW_STATE / 8), 8)?;
         let stride = c.act("act", &act, rows, cols, self.class)?;
         let (parts, items) = shared_row(self.class, cols);
+        queue.cost(4 * pieces * (heads.head_dim + 2) + rows * (4 * cols + act.ld), 2 * pieces * heads.head_dim);
         Ok(queue.launch(
             &self.combine_act,
             [rows * parts * items, 1, 1],
@@ -179,6 +183,8 @@ impl Gated {
         heads.check(c)?;
         let lda = c.rows("attn", &attn, rows, heads.n_heads * heads.head_dim, 4)?;
         let ld = c.rows("product", &product, rows, product_cols(heads), 4)?;
+        let values = rows * heads.n_heads * heads.head_dim;
+        queue.cost(12 * values, 5 * values);
         Ok(queue.launch(
             &self.gate,
             [rows * heads.n_heads * 16, 1, 1],
@@ -252,6 +258,7 @@ impl Gated {
             DeviceClass::Cpu => 16,
             DeviceClass::Gpu => dim.next_multiple_of(32).div_ceil(2).next_multiple_of(16).clamp(16, 256),
         };
+        queue.cost(16 * rows * dim, 8 * rows * dim);
         Ok(queue.launch(
             kernel,
             [2 * rows * items, 1, 1],
