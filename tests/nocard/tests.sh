@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What can be shown of our programs on Intel's driver without a card: modules load, answers are the same as on the CPU
 # device, the host never waits for single events while serving, nothing stays allocated, too small a card is refused politely.
-#   tests/nocard/tests.sh [modules|cards|tokens|serve|memory|runtime]
+#   tests/nocard/tests.sh [modules|cards|tokens|serve|memory|split|runtime]
 # SPDX-License-Identifier: MIT
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -158,6 +158,43 @@ memory() {
   that "nothing is left on the small card" test "$(field "$work/small.json" device_left)" = 0
 }
 
+# A model with drafts over two cards: the weaker first, the same tokens as on the CPU device, refused with the numbers of both.
+split() {
+  local tiny=$work/tiny.gguf text
+  if ! cargo run --release --locked -q -j "${JOBS:-2}" --manifest-path "$top/Cargo.toml" -p ns-tiny --bin nextsycl-tiny -- qwen35 --fitted --seed 3 --out "$tiny" > "$work/out" 2>&1; then
+    bad "the seeded model cannot be written"
+    tail -n 5 "$work/out"
+    return
+  fi
+  words() { # words FILE COMMAND...
+    local out=$1
+    shift
+    "$@" --ids 70,71,72,73,74,75,76,77,78,79,80,81 --ctx 256 --max 24 --temp 0 --ignore-eos --print-ids > "$out" 2> "$out.err" < /dev/null
+  }
+  words "$work/one" "$program" generate "$tiny" --device cpu || bad "the seeded model on the CPU device: $(tail -n 1 "$work/one.err")"
+  NS_NOCARD_VRAM=30000,12000 "$run" -n 2 b70 "$program" plan "$tiny" --gpu all --opt-split 1 > "$work/plan" 2> "$work/plan.err" < /dev/null
+  that "of all cards the weaker comes first" test "$(awk 'NR > 1 && NR < 4 { print $1, $5 }' "$work/plan" | tr '\n' ' ')" = "gpu:1 0 gpu:0 1-3 "
+  NS_NOCARD_VRAM=30000,12000 "$run" -n 2 b70 "$program" plan "$tiny" --gpu 0,1 --opt-split 1 > "$work/plan" 2> "$work/plan.err" < /dev/null
+  that "named cards keep their order" test "$(awk 'NR > 1 && NR < 4 { print $1, $5 }' "$work/plan" | tr '\n' ' ')" = "gpu:0 0 gpu:1 1-3 "
+  NS_NOCARD_VRAM=30000,12000 NS_NOCARD_REPORT=$work/two.json words "$work/two" "$run" -x -n 2 b70 "$program" generate "$tiny" --gpu all --opt-split 2 --opt-kv f32
+  code=$?
+  if [ $code = 0 ] && cmp -s "$work/one" "$work/two"; then
+    ok "two cards give the same tokens as the CPU device"
+  else
+    bad "two cards give other tokens than the CPU device (exit $code)"
+    diff "$work/one" "$work/two" | head -n 6
+    tail -n 3 "$work/two.err"
+  fi
+  that "the plan of both cards was told" test "$(grep -c '^Arc Pro B70 (gpu:[01]): layers ' "$work/two.err")" = 2
+  that "both cards ran every kernel" test "$(field "$work/two.json" kernels_skipped)" = 0
+  that "no device memory is left on the two cards" test "$(field "$work/two.json" device_left)" = 0
+  NS_NOCARD_VRAM=1040,1050 "$run" -n 2 b70 "$program" generate "$tiny" --gpu all --ids 1 > "$work/two" 2> "$work/two.err" < /dev/null
+  code=$?
+  text=$(tail -n 1 "$work/two.err")
+  that "two cards without room are refused with exit 75 (was $code)" test $code = 75
+  that "with the numbers of both: $text" grep -q "does not fit on .*(gpu:0): layers 0-.*(gpu:1): layers .* stay free;" "$work/two.err"
+}
+
 # Test programs of the workspace on pretended cards: the runtime's, and the kernels of the GPU variant with their numbers.
 runtime() {
   local card crate test filter binary programs=$work/programs
@@ -204,6 +241,7 @@ b580 engines/llm/kernels sampling
 b580 engines/llm/kernels matrix
 b70 engines/llm/qwen35 delta
 b70 engines/llm/qwen35 gated
+b580 engines/llm/kernels profile the_measures launches_tell
 a770 engines/llm/kernels rows
 a770 engines/llm/kernels attention
 b70 engines/llm/llama tiny own_head rows_together
@@ -211,7 +249,7 @@ LIST
 }
 
 model=$(find "${NS_BUNDLED:-$top/dist/share/nextsycl/models}" -name '*.gguf' 2> /dev/null | head -n 1)
-parts=(modules cards tokens serve memory runtime)
+parts=(modules cards tokens serve memory split runtime)
 [ $# = 0 ] || parts=("$@")
 for part in "${parts[@]}"; do "$part"; done
 echo "$passed passed, $failed failed, $skipped skipped"

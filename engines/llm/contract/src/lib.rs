@@ -49,7 +49,8 @@ pub struct Registration {
 /// How to open a model.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// Device selectors in order, for example `gpu:0` or `cpu`.
+    /// Device selectors in order, for example `gpu:0` or `cpu`. Where there are several, the layers are laid on them in this order,
+    /// and the last device has the head and the draft block.
     pub devices: Vec<String>,
     /// Longest context of each session that will be open at once; memory is reserved for all of them at load.
     pub contexts: Vec<usize>,

@@ -65,7 +65,7 @@ struct Planner<'a> {
     options: &'a Options,
     /// Tokens of the sessions.
     contexts: &'a [usize],
-    /// The weakest first: the last holds the head and the draft block.
+    /// In the load's order: the last holds the head and the draft block.
     devices: Vec<&'a Given>,
 }
 
@@ -164,14 +164,12 @@ pub fn plan(source: &Source<'_>, options: &Options, load: &LoadOptions) -> Resul
     for one in &given {
         crate::weights::check_types(source, one.device.class())?;
     }
-    let mut ordered: Vec<&Given> = given.iter().collect();
-    ordered.sort_by_key(|g| g.device.info().total_memory >> 28);
     let chunks = match options.chunk {
         Some(chunk) => vec![chunk],
         None if given.iter().any(|g| g.device.class() == DeviceClass::Gpu) => vec![2048, 1024, 512],
         None => vec![512],
     };
-    let planner = Planner { source, options, contexts: &load.contexts, devices: ordered };
+    let planner = Planner { source, options, contexts: &load.contexts, devices: given.iter().collect() };
     let mut found = Vec::new();
     for chunk in chunks {
         let cells = load.contexts.iter().map(|c| c.next_multiple_of(CELL_ALIGN)).sum();

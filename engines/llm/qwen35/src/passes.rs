@@ -1,7 +1,7 @@
 //! The kernels of a pass on one device, in order. A decode pass has up to eight rows of any sessions and gives a row the
 //! same bits whatever rows it runs with; a prompt pass has many rows of one session.
 
-use crate::kernels::delta::Taps;
+use crate::kernels::delta::{Taps, recur_cost};
 use crate::kernels::gated::{self, QueryKey};
 use crate::kernels::{self, Slots};
 use crate::params::Params;
@@ -42,6 +42,17 @@ pub struct Pass<'a> {
     pub kept: &'a Buffer,
 }
 
+/// What a decode pass works on beside its rows, for the profile: the launches alone do not know it.
+#[derive(Clone, Copy, Default)]
+pub struct Seen {
+    /// Cells that the rows see, in all.
+    pub keys: usize,
+    /// Sessions that they belong to.
+    pub sessions: usize,
+    /// Kept rows that are run again.
+    pub again: usize,
+}
+
 /// How the rows of a pass run.
 #[derive(Clone, Copy)]
 pub enum Shape {
@@ -51,8 +62,8 @@ pub enum Shape {
         rows: usize,
         /// Pieces launched.
         n_splits: usize,
-        /// Cells that the rows see, in all; for the profile.
-        keys: usize,
+        /// What they work on.
+        seen: Seen,
     },
     /// A run of one session.
     Prompt {
@@ -249,8 +260,8 @@ impl<'a> Pass<'a> {
             }
         }
         match shape {
-            Shape::Decode { n_splits, keys, .. } => {
-                let (bytes, operations) = split_cost(heads, cache.precision, keys);
+            Shape::Decode { n_splits, seen, .. } => {
+                let (bytes, operations) = split_cost(heads, cache.precision, seen.keys);
                 self.queue.cost(bytes, operations);
                 let partial = (&self.work.partial, 0);
                 let size = (rows, n_splits);
@@ -326,9 +337,11 @@ impl<'a> Pass<'a> {
         };
         let out = self.mixer_output(first, tap);
         match shape {
-            Shape::Decode { .. } => {
+            Shape::Decode { seen, .. } => {
                 let kept = (&kept, MAX_ROWS);
                 own.conv_rows(queue, self.product(), &Self::taps(delta), &history, kept, self.slots(), heads, rows)?;
+                let (bytes, operations) = recur_cost(heads, seen.sessions, rows + seen.again);
+                queue.cost(bytes, operations);
                 own.recur_rows(queue, kept, &states, self.slots(), mixed, heads, rows)?;
                 own.norm_act(queue, mixed, self.product(), weight, self.act(), heads, rows, eps)?;
                 delta.output.matvec(queue, self.act(), rows, out.0, out.1)?;
@@ -469,9 +482,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Decode rows through the draft block. With `choose`, the last row's draft logits, likeliest token and normed row follow.
-    pub fn draft_rows(&self, (rows, keys): (usize, usize), n_splits: usize, fresh: bool, choose: bool) -> Result<()> {
+    pub fn draft_rows(&self, (rows, seen): (usize, Seen), n_splits: usize, fresh: bool, choose: bool) -> Result<()> {
         let (d, eps, queue) = (self.d(), self.p.rms_eps, self.queue);
-        let shape = Shape::Decode { rows, n_splits, keys };
+        let shape = Shape::Decode { rows, n_splits, seen };
         self.draft_store(shape, (&self.work.table, table::IDS), at(&self.work.hidden, d), fresh)?;
         if !choose {
             return Ok(());

@@ -3,7 +3,7 @@
 use crate::kernels;
 use crate::options::Options;
 use crate::params::Params;
-use crate::passes::{Pass, Shape};
+use crate::passes::{Pass, Seen, Shape};
 use crate::taps::TapFunction;
 use crate::weights::{self, Loading, Share, Source, Weights};
 use crate::work::{MAX_ROWS, Sizes, Work, table};
@@ -168,27 +168,26 @@ impl Stage {
         self.queue.write(&self.work.x, 0, bytes_of(rows)).map_err(|e| device_error("cannot hand rows over", e))
     }
 
-    /// Runs a decode pass whose table is written: replayed, or recorded after it ran once. `keys` cells are seen in all, for the
-    /// profile.
+    /// Runs a decode pass whose table is written: replayed, or recorded after it ran once. `seen` is for the profile.
     pub fn decode(
         &mut self,
         p: &Params,
-        (what, keys): (Recorded, usize),
+        (what, seen): (Recorded, Seen),
         tap: &mut Option<TapFunction<'_>>,
     ) -> Result<()> {
         let failed = |e| kernel_error("a decode pass failed", e);
         let device_failed = |e| device_error("a decode pass failed", e);
         if tap.is_some() || !self.use_graphs {
-            return self.commands(p, (what, keys), tap).map_err(failed);
+            return self.commands(p, (what, seen), tap).map_err(failed);
         }
         if let Some(graph) = self.graphs.get(&what) {
             return self.queue.replay(graph).map_err(device_failed);
         }
         // Once plainly, which is this pass: modules that load lazily must be there before the recording.
-        self.commands(p, (what, keys), &mut None).map_err(failed)?;
+        self.commands(p, (what, seen), &mut None).map_err(failed)?;
         self.queue.wait().map_err(device_failed)?;
         self.queue.begin_graph().map_err(|e| device_error("cannot record a decode pass", e))?;
-        if let Err(error) = self.commands(p, (what, keys), &mut None) {
+        if let Err(error) = self.commands(p, (what, seen), &mut None) {
             // the recording's own error is the one to report
             let _ = self.queue.cancel_graph();
             return Err(failed(error));
@@ -202,13 +201,13 @@ impl Stage {
     fn commands(
         &self,
         p: &Params,
-        (what, keys): (Recorded, usize),
+        (what, seen): (Recorded, Seen),
         tap: &mut Option<TapFunction<'_>>,
     ) -> ns_llm_kernels::Result<()> {
         let pass = self.pass(p);
         match what {
             Recorded::Rows(rows, n_splits) => {
-                let shape = Shape::Decode { rows, n_splits, keys };
+                let shape = Shape::Decode { rows, n_splits, seen };
                 if self.share.first {
                     pass.embed(shape)?;
                 }
@@ -221,7 +220,7 @@ impl Stage {
                 Ok(())
             }
             Recorded::Settle => pass.settle(),
-            Recorded::Draft { rows, n_splits, fresh, choose } => pass.draft_rows((rows, keys), n_splits, fresh, choose),
+            Recorded::Draft { rows, n_splits, fresh, choose } => pass.draft_rows((rows, seen), n_splits, fresh, choose),
         }
     }
 

@@ -28,9 +28,6 @@ pub const TAPS: usize = 4;
 /// Value columns of one block of a state.
 const COLUMNS: usize = 16;
 
-/// Operations of a row for each value of a state: decay, S^T k, the update, S^T q.
-const STEP_OPERATIONS: usize = 7;
-
 /// Heads of a DeltaNet layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -90,6 +87,14 @@ impl Shape {
         )?;
         Ok((c.size("key_heads", self.key_heads)?, c.size("value_heads", self.value_heads)?))
     }
+}
+
+/// Bytes and operations of [`Delta::recur_rows`] or [`Delta::recur_chunk`]: each of `sessions` states is read and written once, each
+/// of `rows` rows in all decays it, predicts and corrects a value, and reads it out.
+#[must_use]
+pub const fn recur_cost(shape: Shape, sessions: usize, rows: usize) -> (usize, usize) {
+    let floats = 2 * sessions * shape.state_floats() + rows * (shape.mix_cols() + shape.value_cols());
+    (floats * 4, 7 * rows * shape.state_floats())
 }
 
 /// The file's taps `[C][4]` as [`Taps::conv`] wants them, `[4][C]`.
@@ -169,8 +174,9 @@ impl Delta {
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         // a sub-group a head, and one for the gates
         let (global, local) = groups(self.sessions(rows) * (shape.channels() / HEAD + 1), 16);
-        let moved = rows * (2 * shape.channels() + shape.mix_cols()) + 2 * shape.history_floats();
-        queue.cost(4 * moved, 16 * rows * shape.channels());
+        let (channels, gates) = (shape.channels(), 2 * shape.value_heads);
+        let floats = rows * (2 * channels + gates + shape.mix_cols()) + 2 * shape.history_floats();
+        queue.cost(floats * 4, rows * (2 * TAPS + 10) * channels);
         Ok(queue.launch(
             &self.conv_rows,
             global,
@@ -217,9 +223,8 @@ impl Delta {
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
         let (global, local) = groups(self.sessions(rows) * self.state_groups(shape), self.state_items());
-        // of one session; a caller with several knows more
-        let moved = 2 * shape.state_floats() + rows * (shape.mix_cols() + shape.value_cols());
-        queue.cost(4 * moved, STEP_OPERATIONS * rows * shape.state_floats());
+        let (bytes, operations) = recur_cost(shape, 1, rows);
+        queue.cost(bytes, operations);
         Ok(queue.launch(
             &self.recur_rows,
             global,
@@ -265,7 +270,8 @@ impl Delta {
         let (from, to) = (history.slot(c, "history", from)?, history.slot(c, "history", to)?);
         let ldm = c.rows("mix", &mix, rows, shape.mix_cols(), 4)?;
         let (global, local) = groups(rows.div_ceil(CONV_ROWS) * (shape.channels() / HEAD + 1), 16);
-        queue.cost(4 * rows * (shape.channels() + shape.mix_cols()), 16 * rows * shape.channels());
+        let floats = rows * (shape.channels() + 2 * shape.value_heads + shape.mix_cols()) + shape.history_floats();
+        queue.cost(floats * 4, rows * (2 * TAPS + 10) * shape.channels());
         queue.launch(
             &self.conv_chunk,
             global,
@@ -286,7 +292,7 @@ impl Delta {
             ],
         )?;
         let (global, local) = groups(shape.channels() / HEAD, 16);
-        queue.cost(8 * shape.history_floats(), 0);
+        queue.cost(shape.history_floats() * 8, 0);
         Ok(queue.launch(
             &self.conv_history,
             global,
@@ -327,8 +333,8 @@ impl Delta {
         let (from, to) = (states.slot(c, "states", from)?, states.slot(c, "states", to)?);
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
         let (global, local) = groups(self.state_groups(shape), self.state_items());
-        let moved = 2 * shape.state_floats() + rows * (shape.mix_cols() + shape.value_cols());
-        queue.cost(4 * moved, STEP_OPERATIONS * rows * shape.state_floats());
+        let (bytes, operations) = recur_cost(shape, 1, rows);
+        queue.cost(bytes, operations);
         Ok(queue.launch(
             &self.recur_chunk,
             global,
@@ -408,9 +414,9 @@ impl Delta {
         rows: usize,
         eps: f32,
     ) -> Result<()> {
+        queue.cost(rows * shape.value_cols() * 12, 9 * rows * shape.value_cols());
         let z = product.offset + shape.channels() * 4;
         let (global, local) = groups(rows * shape.value_heads, 16);
-        queue.cost(12 * rows * shape.value_cols(), 10 * rows * shape.value_cols());
         Ok(queue.launch(
             kernel,
             global,
