@@ -42,18 +42,46 @@ NS_INLINE void cpu_rows(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i
   if constexpr (N > 3) store(y + 3 * (i64)ldy, s3, add);
 }
 
+// The same for any number of rows, each part being expanded once for all of them.
+template <class F, i32 M>
+NS_INLINE void cpu_rows_once(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add, i32 lane) {
+  const i32 nb = blocks_of<F>(cols);
+  constexpr i32 PARTS = F::BLOCK / F::PART;
+  f32 sum[M];
+  repeat<M>([&](i32 m) __attribute__((always_inline)) { sum[m] = 0; });
+  for (i32 index = 0; index < nb * PARTS; index++) {
+    const CpuPart<F> part(w + (i64)(index / PARTS) * (16 * cpu_bytes<F>()), index % PARTS, lane);
+    const f32 *x = (const f32 *)act + (i64)index * F::PART;
+    f32 q[F::PART];
+    part.each([&](i32 j, f32 value) __attribute__((always_inline)) { q[j] = value; });
+    repeat<M>([&](i32 m) __attribute__((always_inline)) {
+      const f32 *xm = (const f32 *)((const u8 *)x + m * (i64)act_stride);
+      f32 a[4] = {0, 0, 0, 0};
+      repeat<F::PART>([&](i32 j) __attribute__((always_inline)) { a[j % 4] = sycl::fma(xm[j], q[j], a[j % 4]); });
+      sum[m] = sycl::fma(part.d, (a[0] + a[1]) + (a[2] + a[3]), sum[m]);
+    });
+  }
+  if (row >= rows) return;
+  repeat<M>([&](i32 m) __attribute__((always_inline)) { store(y + m * (i64)ldy + row, sum[m], add); });
+}
+
 template <class F, i32 M>
 NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add) {
   const Item it = item();
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const i32 group = it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id();
-  if (group * 16 >= rows) return;
-  const u8 *w = packed + (i64)group * blocks_of<F>(cols) * 16 * cpu_bytes<F>();
-  constexpr i32 N = M > 4 ? 4 : M;
-  cpu_rows<F, N>(w, act, y, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
-  if constexpr (M > 4)
-    cpu_rows<F, M - 4>(w, act + 4 * (i64)act_stride, y + 4 * (i64)ldy, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+  // Groups beyond the rows read those of the last one and store nothing: behind a branch the levels could not go from lane to lane.
+  const i32 last = (rows - 1) / 16, there = least(group, last);
+  const u8 *w = packed + (i64)there * blocks_of<F>(cols) * 16 * cpu_bytes<F>();
+  if constexpr (once<F>()) {
+    cpu_rows_once<F, M>(w, act, y, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+  } else {
+    constexpr i32 N = M > 4 ? 4 : M;
+    cpu_rows<F, N>(w, act, y, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+    if constexpr (M > 4)
+      cpu_rows<F, M - 4>(w, act + 4 * (i64)act_stride, y + 4 * (i64)ldy, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+  }
 }
 #else
 // One sub-group a row of the matrix; lanes share the row's 16-byte pieces and their sums are added at the end.
@@ -63,11 +91,19 @@ NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 col
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const i64 row = (i64)it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id();
+  const u32 *table = nullptr;
+  if constexpr (table_words<F>() > 0) { // the format's levels, once a work-group
+    sycl::ext::oneapi::experimental::work_group_static<u32[table_words<F>()]> store;
+    u32 *words = &store[0];
+    for (i32 i = it.get_local_id(0); i < table_words<F>(); i += it.get_local_range(0)) words[i] = F::table(i);
+    sycl::group_barrier(it.get_group());
+    table = words;
+  }
   if (row >= rows) return;
   f32 sum[M];
 #pragma unroll
   for (i32 m = 0; m < M; m++) sum[m] = 0;
-  gpu_dot<F, M>(packed, act, sum, row, rows, cols, act_stride, lane);
+  gpu_dot<F, M>(packed, act, sum, row, rows, cols, act_stride, lane, table);
 #pragma unroll
   for (i32 m = 0; m < M; m++) sum[m] = sycl::reduce_over_group(sg, sum[m], sycl::plus<f32>());
   if (lane == 0) {
@@ -79,6 +115,12 @@ NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 col
   }
 }
 #endif
+
+// What missing rows are packed from.
+struct ZeroBlock {
+  alignas(4) u8 v[256];
+};
+inline constexpr ZeroBlock ZEROS{};
 
 template <class F>
 NS_INLINE void pack(const u8 *raw, u8 *packed, i32 first_row, i32 n_rows, i32 rows, i32 cols) {
@@ -96,15 +138,15 @@ NS_INLINE void pack(const u8 *raw, u8 *packed, i32 first_row, i32 n_rows, i32 ro
   if (row >= round_up(rows, 16) || !(mine || padding)) return;
 #ifdef NS_CPU
   u8 *to = packed + ((row / 16) * nb + block) * 16 * cpu_bytes<F>();
-  u8 zero[F::BYTES] = {};
   if constexpr (F::FLOAT) {
     using V = typename F::Value;
     for (i32 j = 0; j < 32; j++) {
       const i64 col = block * 32 + j;
       ((V *)to)[16 * j + row % 16] = mine && col < cols ? ((const V *)raw)[from * cols + col] : (V)0;
     }
-  } else if (mine) cpu_pack<F>(raw + (from * nb + block) * F::BYTES, to, row % 16);
-  else cpu_pack<F>(zero, to, row % 16);
+  } else {
+    cpu_pack<F>(mine ? raw + (from * nb + block) * F::BYTES : ZEROS.v, to, row % 16);
+  }
 #else
   if (!mine) return;
   const i64 at = row * nb + block;
@@ -172,7 +214,19 @@ NS_KERNEL void NS_NAME(dequant_f16)(const u8 *packed, f16 *out, i32 first_row, i
                                         i32 ldy, i32 add) {                                                                \
     ns::matvec<NS_FORMAT, M>(packed, act, y, rows, cols, act_stride, ldy, add);                                             \
   }
-#ifdef NS_QUANTS
+#if defined NS_TABLE
+// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row, and the more of
+// them a work-group has the fewer times the table of levels is read.
+// arc: load16, dp4a, slm
+NS_MATVEC(1)
+NS_MATVEC(2)
+NS_MATVEC(3)
+NS_MATVEC(4)
+NS_MATVEC(5)
+NS_MATVEC(6)
+NS_MATVEC(7)
+NS_MATVEC(8)
+#elif defined NS_QUANTS
 // y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
 // arc: load16, dp4a
 NS_MATVEC(1)

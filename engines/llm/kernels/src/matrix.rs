@@ -17,7 +17,7 @@ pub const MATVEC_ROWS: usize = 8;
 const STAGING: usize = 16 << 20;
 
 /// The types matrices can have.
-pub const TYPES: [TensorType; 13] = [
+pub const TYPES: [TensorType; 21] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::BF16,
@@ -31,6 +31,14 @@ pub const TYPES: [TensorType; 13] = [
     TensorType::Q4_K,
     TensorType::Q3_K,
     TensorType::Q2_K,
+    TensorType::IQ4_NL,
+    TensorType::IQ4_XS,
+    TensorType::IQ3_S,
+    TensorType::IQ3_XXS,
+    TensorType::IQ2_S,
+    TensorType::IQ2_XS,
+    TensorType::IQ2_XXS,
+    TensorType::IQ1_M,
 ];
 
 /// Values and bytes of a block of the layouts; floats are kept in blocks of 32.
@@ -46,6 +54,7 @@ fn block(ty: TensorType) -> (u64, u64) {
 fn unpacked(ty: TensorType) -> u64 {
     match ty {
         TensorType::Q5_K | TensorType::Q4_K | TensorType::Q3_K => 4,
+        TensorType::IQ4_XS => 2,
         _ => 0,
     }
 }
@@ -65,7 +74,30 @@ fn planes(ty: TensorType) -> &'static [u64] {
         TensorType::Q4_K => &[144],
         TensorType::Q3_K => &[32, 64, 12, 2],
         TensorType::Q2_K => &[16, 64, 4],
+        TensorType::IQ4_NL => &[2, 16],
+        TensorType::IQ4_XS => &[8, 128],
+        TensorType::IQ3_S => &[2, 64, 8, 32, 4],
+        TensorType::IQ3_XXS => &[2, 64, 32],
+        TensorType::IQ2_S => &[2, 32, 32, 8, 8],
+        TensorType::IQ2_XS => &[2, 64, 8],
+        TensorType::IQ2_XXS => &[2, 64],
+        TensorType::IQ1_M => &[32, 16, 8],
         _ => &[],
+    }
+}
+
+/// Items of a work-group of matrix-vector products on a graphics card. Where each work-group first reads a table of levels there are the
+/// more rows in one, the larger the table is.
+fn group_items(ty: TensorType) -> usize {
+    match ty {
+        TensorType::IQ2_S | TensorType::IQ1_M => 512,
+        TensorType::IQ4_NL
+        | TensorType::IQ4_XS
+        | TensorType::IQ3_S
+        | TensorType::IQ3_XXS
+        | TensorType::IQ2_XS
+        | TensorType::IQ2_XXS => 256,
+        _ => 64,
     }
 }
 
@@ -326,7 +358,10 @@ impl Matrix {
                 let local = (groups / (8 * self.units)).clamp(1, 4) * 16;
                 ((groups * 16).next_multiple_of(local), local)
             }
-            DeviceClass::Gpu => ((self.rows * 16).next_multiple_of(64), 64),
+            DeviceClass::Gpu => {
+                let local = group_items(self.ty);
+                ((self.rows * 16).next_multiple_of(local), local)
+            }
         }
     }
 
