@@ -242,6 +242,7 @@ b580 engines/llm/kernels matrix
 b70 engines/llm/qwen35 delta
 b70 engines/llm/qwen35 gated
 b580 engines/llm/kernels profile the_measures launches_tell
+b580 engines/llm/kernels silo products_with_few_rows
 a770 engines/llm/kernels rows
 a770 engines/llm/kernels attention
 b70 engines/llm/llama tiny own_head rows_together

@@ -169,6 +169,18 @@ pub struct Chunk {
     pub first_cell: usize,
 }
 
+impl Chunk {
+    /// The cells that its last row sees.
+    pub(crate) fn check(self, c: Check, cache: &Cache<'_>) -> Result<usize> {
+        let seen = self.position.saturating_add(self.rows);
+        c.that(
+            self.first_cell.is_multiple_of(CELL_ALIGN) && self.first_cell.saturating_add(seen) <= cache.cells,
+            &format!("{seen} cells from cell {} on are not in the cache of {} cells", self.first_cell, cache.cells),
+        )?;
+        Ok(seen)
+    }
+}
+
 /// The kernels of one precision, a module of their own.
 struct Set {
     /// By head width: 64, 128, 256, others.
@@ -347,11 +359,7 @@ impl Attention {
         let columns = heads.n_heads * heads.head_dim;
         let ldq = c.rows("q", &q, chunk.rows, columns, 4)?;
         let ldo = c.rows("out", &out, chunk.rows, columns, 4)?;
-        let seen = chunk.position.saturating_add(chunk.rows);
-        c.that(
-            chunk.first_cell.is_multiple_of(CELL_ALIGN) && chunk.first_cell.saturating_add(seen) <= cache.cells,
-            &format!("{seen} cells from cell {} on are not in the cache of {} cells", chunk.first_cell, cache.cells),
-        )?;
+        let seen = chunk.check(c, cache)?;
         let kv_offset = (chunk.first_cell * heads.head_dim) as i64;
         let mut source = (cache.buffer, 0, cache.precision, kv_offset, cache.layer_offset(heads), cache.cells);
         let needed = prompt_scratch_bytes(self.class, cache.precision, heads, seen);

@@ -101,6 +101,17 @@ fn group_items(ty: TensorType) -> usize {
     }
 }
 
+/// Work-groups of a silo's product: 4 sub-groups, which take 4 pairs of rows, or 2 or 1 where that leaves units without work.
+pub(crate) fn pair_groups(rows: usize, units: usize) -> usize {
+    let pairs = rows.div_ceil(2);
+    let split = match units * 8 {
+        threads if pairs >= threads => 1,
+        threads if 2 * pairs >= threads => 2,
+        _ => 4,
+    };
+    (pairs * split).div_ceil(4)
+}
+
 /// Rows of one stored tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRows<'a> {
@@ -117,6 +128,8 @@ struct TypeKernels {
     dequant_f32: Kernel,
     dequant_f16: Kernel,
     matvec: [Kernel; MATVEC_ROWS],
+    /// Whether `matvec` takes two rows a sub-group and several sub-groups a pair (those of a silo).
+    pairs: bool,
     product: OnceLock<(Kernel, bool)>,
 }
 
@@ -126,6 +139,8 @@ pub struct Matrices {
     dir: PathBuf,
     types: Mutex<HashMap<TensorType, Arc<TypeKernels>>>,
     staging: Mutex<Option<Buffer>>,
+    /// Where modules `matvec_<t>` that go before our own are looked for.
+    silo: Mutex<Option<PathBuf>>,
 }
 
 impl Matrices {
@@ -135,12 +150,18 @@ impl Matrices {
             dir: dir.to_owned(),
             types: Mutex::new(HashMap::new()),
             staging: Mutex::new(None),
+            silo: Mutex::new(None),
         }
     }
 
     /// Frees the block that tensors are packed through; the next [`Matrix::pack`] makes it again.
     pub fn release_staging(&self) {
         *self.staging.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Takes the matrix-vector products of a silo's folder for the types that it has; for types not used yet.
+    pub(crate) fn prefer(&self, silo: &Path) {
+        *self.silo.lock().unwrap_or_else(PoisonError::into_inner) = Some(silo.to_owned());
     }
 
     fn of(&self, ty: TensorType) -> Result<Arc<TypeKernels>> {
@@ -153,13 +174,20 @@ impl Matrices {
         }
         let t = ty.name().to_ascii_lowercase();
         let module = self.device.load_module(&self.dir, &format!("matrix_{t}"))?;
-        let r = |m: usize| module.kernel(&format!("matvec_{t}_r{m}"));
+        let silo = self.silo.lock().unwrap_or_else(PoisonError::into_inner);
+        let silo = silo.as_ref().filter(|_| crate::silo::TYPES.contains(&ty));
+        let products = match silo {
+            Some(dir) => self.device.load_module(dir, &format!("matvec_{t}"))?,
+            None => module.clone(),
+        };
+        let r = |m: usize| products.kernel(&format!("matvec_{t}_r{m}"));
         let kernels = Arc::new(TypeKernels {
             pack: module.kernel(&format!("pack_{t}"))?,
             embed: module.kernel(&format!("embed_{t}"))?,
             dequant_f32: module.kernel(&format!("dequant_f32_{t}"))?,
             dequant_f16: module.kernel(&format!("dequant_f16_{t}"))?,
             matvec: [r(1)?, r(2)?, r(3)?, r(4)?, r(5)?, r(6)?, r(7)?, r(8)?],
+            pairs: silo.is_some(),
             product: OnceLock::new(),
         });
         types.insert(ty, kernels.clone());
@@ -357,6 +385,10 @@ impl Matrix {
                 let groups = self.rows.div_ceil(16);
                 let local = (groups / (8 * self.units)).clamp(1, 4) * 16;
                 ((groups * 16).next_multiple_of(local), local)
+            }
+            DeviceClass::Gpu if self.kernels.pairs => {
+                let groups = pair_groups(self.rows, self.units);
+                (groups * 64, 64)
             }
             DeviceClass::Gpu => {
                 let local = group_items(self.ty);

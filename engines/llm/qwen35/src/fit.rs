@@ -3,11 +3,12 @@
 use crate::device_error;
 use crate::options::Options;
 use crate::params::Params;
-use crate::stage::scratch;
+use crate::stage::{scratch, silo_scratch};
 use crate::weights::{Share, Source};
 use crate::work::{Plan, Sizes};
 use ns_llm::{DevicePlan, Error, ErrorKind, LoadOptions, Result};
 use ns_llm_kernels::attention::CELL_ALIGN;
+use ns_llm_kernels::silo::Silo;
 use ns_sycl::{Device, DeviceClass};
 
 /// A device with what it takes.
@@ -75,7 +76,10 @@ impl Planner<'_> {
         let share = Share { first: layers.start == 0, last: layers.end == p.n_layers, layers };
         let (device, class) = (&given.device, given.device.class());
         let sizes = Sizes::new(p, plan, &share, class, self.options.precision(class));
-        let products = if self.options.own_gemm { 0 } else { scratch(p, &sizes).bytes(class) };
+        let mut products = if self.options.own_gemm { 0 } else { scratch(p, &sizes).bytes(class) };
+        if !self.options.own_gemm && Silo::wanted(device) {
+            products += silo_scratch(p, &sizes).bytes();
+        }
         let part = |has: bool, name: &str| has.then(|| name.to_owned());
         let parts =
             [part(share.first, "embedding"), part(share.last, "head"), part(share.last && plan.draft, "draft block")];

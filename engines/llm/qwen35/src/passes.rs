@@ -11,6 +11,7 @@ use crate::work::{MAX_ROWS, Sizes, Work, table};
 use ns_llm_kernels::attention::{Cache, Chunk, split_cost};
 use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::ROW_STATE;
+use ns_llm_kernels::silo::Silo;
 use ns_llm_kernels::{At, Kernels, Result, Strided, at};
 use ns_sycl::{Buffer, Queue};
 
@@ -26,6 +27,8 @@ pub struct Pass<'a> {
     pub own: &'a kernels::Kernels,
     /// Prompt products.
     pub products: &'a Products,
+    /// Tuned kernels, where the device takes them.
+    pub silo: Option<&'a Silo>,
     /// Where commands go.
     pub queue: &'a Queue,
     /// Tensors.
@@ -273,7 +276,13 @@ impl<'a> Pass<'a> {
                 let attn = at(&self.work.mixed, p.query_width());
                 let scratch = Some((&self.work.scratch, 0));
                 let chunk = Chunk { rows, position: chunk.position + first, ..chunk };
-                self.kernels.attention.prompt(self.queue, q, &cache, scratch, attn, chunk, heads, self.scale())?;
+                match self.silo.filter(|s| s.takes_prompt(&cache, &attn, chunk, heads)) {
+                    Some(silo) => silo.prompt(self.queue, q, &cache, attn, chunk, heads, self.scale())?,
+                    None => {
+                        let attention = &self.kernels.attention;
+                        attention.prompt(self.queue, q, &cache, scratch, attn, chunk, heads, self.scale())?;
+                    }
+                }
                 self.own.gated.gate(self.queue, attn, product, heads, rows)?;
                 self.tap("attn_gated", index, &self.work.mixed, rows, attn.ld, 0..attn.ld, tap)?;
                 self.products.run(self.kernels, self.queue, &full.output, attn, rows, out.0, out.1)?;

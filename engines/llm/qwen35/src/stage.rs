@@ -11,9 +11,11 @@ use crate::{device_error, kernel_error};
 use ns_llm::{Error, ErrorKind, Result};
 use ns_llm_kernels::attention::Chunk;
 use ns_llm_kernels::product::{Products, Scratch};
+use ns_llm_kernels::silo::{Silo, SiloScratch};
 use ns_llm_kernels::{Kernels, Profile};
 use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Memory for weights expanded for oneMKL.
 const EXPANDED_WEIGHTS: usize = 64 << 20;
@@ -48,6 +50,7 @@ pub struct Stage {
     graphs: HashMap<Recorded, Graph>,
     use_graphs: bool,
     products: Products,
+    silo: Option<Arc<Silo>>,
     /// Its tensors.
     pub weights: Weights,
     /// Its buffers.
@@ -71,6 +74,11 @@ pub struct Stage {
 /// Memory that products of prompt rows need.
 pub fn scratch(p: &Params, sizes: &Sizes) -> Scratch {
     Scratch { rows: sizes.plan.chunk, cols: p.widest(sizes.plan.draft), weights: EXPANDED_WEIGHTS }
+}
+
+/// Memory that the silo needs, where the device takes one.
+pub fn silo_scratch(p: &Params, sizes: &Sizes) -> SiloScratch {
+    SiloScratch { rows: sizes.plan.chunk, cols: p.widest(sizes.plan.draft), n_heads: p.n_heads }
 }
 
 fn block(device: &Device, bytes: u64, what: &str) -> Result<Buffer> {
@@ -100,6 +108,12 @@ impl Stage {
         let kernels = Kernels::load(&device, &folder).map_err(failed)?;
         kernels.attention.open(sizes.precision).map_err(failed)?;
         let own = kernels::Kernels::load(&device, &folder).map_err(failed)?;
+        // before the matrices, which take their kernels from it
+        let silo = if options.own_gemm {
+            None
+        } else {
+            Silo::open(&kernels, "qwen35", silo_scratch(p, &sizes)).map_err(failed)?.map(Arc::new)
+        };
         let weights = weights::load(source, &share, (&device, &queue, &kernels), loading)?;
         let work = Work::new(&device, p, &sizes)?;
         let kv = block(&device, sizes.cache(p), "the key-value cache")?;
@@ -115,6 +129,7 @@ impl Stage {
             let scratch = scratch(p, &sizes);
             Products::open(&kernels, scratch).map_err(|e| kernel_error("cannot open the prompt products", e))?
         };
+        let products = products.with_silo(silo.clone());
         Ok(Self {
             share,
             sizes,
@@ -122,6 +137,7 @@ impl Stage {
             // what a recorded pass costs would be told for every replay alike
             use_graphs: options.graphs && !queue.profiled(),
             products,
+            silo,
             weights,
             work,
             kv,
@@ -142,6 +158,7 @@ impl Stage {
             kernels: &self.kernels,
             own: &self.own,
             products: &self.products,
+            silo: self.silo.as_deref(),
             queue: &self.queue,
             weights: &self.weights,
             first_layer: self.share.layers.start,

@@ -56,6 +56,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_NO_MTP", "unset", "1 decodes without the model's draft block"),
     setting("NS_MKL", "1", "0 computes prompt products without oneMKL; environment only"),
     setting("NS_DNN", "1", "0 computes prompt products without oneDNN; environment only"),
+    setting("NS_SILO", "1", "0 computes without the kernels tuned for a card's matrix units; environment only"),
     setting("NS_NATIVE", "1", "0 builds kernels from SPIR-V instead of native code; environment only"),
     setting("NS_MODULE_CACHE", "~/.cache/nextsycl/modules", "folder of built kernels, off for none; environment only"),
     setting("NS_VRAM_MARGIN_MIB", "1024", "memory of a card that is left free, in MiB; environment only"),
