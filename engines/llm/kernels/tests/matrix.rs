@@ -32,7 +32,9 @@ fn random_rows(ty: TensorType, rows: usize, cols: usize, n: &mut Numbers) -> Vec
             TensorType::Q3_K => block[108..110].copy_from_slice(&half(n)),
             TensorType::IQ1_M => {
                 // the half is in the upper nibbles of four words
-                for (k, nibble) in u16::from_le_bytes(half(n)).to_le_bytes().iter().flat_map(|b| [b & 15, b >> 4]).enumerate() {
+                for (k, nibble) in
+                    u16::from_le_bytes(half(n)).to_le_bytes().iter().flat_map(|b| [b & 15, b >> 4]).enumerate()
+                {
                     block[49 + 2 * k] = block[49 + 2 * k] & 15 | nibble << 4;
                 }
             }
