@@ -10,7 +10,7 @@ run=$build/debian/ocloc/run
 echo "# nskc gate --table; $(grep -hE '^(intel-ocloc|libigc2) ' "$build/debian/ocloc/versions" | tr '\n' ' ' | sed 's/ $//')"
 for folder in llm llm/qwen35 llm/qwen35/silo; do
   case $folder in
-    llm) modules='attention|rows|sampling|matrix_(q8_0|q4_k|q6_k)' ;;
+    llm) modules='attention(_kv16)?|rows|sampling|matrix_(q8_0|q4_k|q6_k)' ;;
     llm/qwen35) modules='delta|gated' ;;
     *) modules='[a-z0-9_]+' ;;
   esac

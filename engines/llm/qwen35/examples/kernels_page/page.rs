@@ -262,7 +262,7 @@ fn decode(m: &Model) -> Result<Pass, String> {
             let (cells, splits) = (2.0 * m.kv_heads * HEAD * SEEN, (SEEN / 256.0).ceil());
             let pieces = m.heads * splits * (HEAD + 2.0) * 4.0;
             pass.add(
-                "attention.attn_split_kv16_hx",
+                "attention_kv16.attn_split_kv16_h256",
                 "attention over 4096 cells",
                 cells * 2.0 + width * 4.0 + pieces,
                 4.0 * width * SEEN,
