@@ -14,6 +14,13 @@ template <class F> struct GpuDot {
   template <i32 M>
   static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane,
                             const u32 *table) {
+    if constexpr (M == 6 && (std::is_same_v<F, FormatIQ2_XS> || std::is_same_v<F, FormatIQ3_XXS>)) {
+      f32 first[3] = {}, last[3] = {}; // six rows take one register more than an Alchemist card has: the weights are read twice
+      run<3>(packed, act, first, row, rows, nb, cols, act_stride, lane, table);
+      run<3>(packed, act + 3 * (i64)act_stride, last, row, rows, nb, cols, act_stride, lane, table);
+      repeat<6>([&](i32 m) __attribute__((always_inline)) { sum[m] += m < 3 ? first[m] : last[m - 3]; });
+      return;
+    }
     const i32 c = lane & 3;
     for (i32 block = lane >> 2; block < nb; block += NS_SG / 4) {
       const GpuLane<F> own(

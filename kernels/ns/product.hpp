@@ -1,7 +1,8 @@
 // Products of many activation rows with a matrix: y[m][n] (+)= sum_k x[m][k] w[n][k], x and y row-major, sums in float32 in ascending k.
 //
-// The result of a row does not depend on the number of rows or on the launch: every element is one chain of fused multiply-adds over k,
-// cut into pieces of PRODUCT_K (cpu) or PRODUCT_STEP (gpu) columns whose sums go on from one another.
+// The result of a row does not depend on the number of rows or on the launch: every element is a chain of fused multiply-adds over k,
+// of PRODUCT_K columns at a time (cpu) or all (gpu). A chain starts at zero and is added to what is there at its end: were it to start
+// from a residual stream, every step would be rounded at that magnitude.
 //
 // A Source gives the weights. cpu: fill(panel, stride, n, k0, kc, lane) writes w[n + lane][k0..k0 + kc] to panel[(k - k0) * stride + lane];
 // gpu: at(n, k) is one value, for n and k inside the matrix.
@@ -22,7 +23,7 @@ NS_INLINE void product_tile(const f32 *panel, const X *x, f32 *y, i32 kc, i32 ld
 #pragma unroll
   for (i32 m = 0; m < MR; m++)
 #pragma unroll
-    for (i32 g = 0; g < NG; g++) acc[m][g] = more && g * 16 + lane < left ? y[(i64)m * ldy + g * 16 + lane] : 0.0f;
+    for (i32 g = 0; g < NG; g++) acc[m][g] = 0.0f;
   for (i32 k = 0; k < kc; k++) {
     f32 w[NG];
 #pragma unroll
@@ -37,8 +38,10 @@ NS_INLINE void product_tile(const f32 *panel, const X *x, f32 *y, i32 kc, i32 ld
 #pragma unroll
   for (i32 m = 0; m < MR; m++)
 #pragma unroll
-    for (i32 g = 0; g < NG; g++)
-      if (g * 16 + lane < left) y[(i64)m * ldy + g * 16 + lane] = acc[m][g];
+    for (i32 g = 0; g < NG; g++) {
+      f32 *to = y + (i64)m * ldy + g * 16 + lane;
+      if (g * 16 + lane < left) *to = more ? *to + acc[m][g] : acc[m][g];
+    }
 }
 
 // Work-groups: ceil(n / (16 NG)) times any number of parts that the rows of x are shared out to.
@@ -129,10 +132,7 @@ NS_INLINE void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i
 #pragma unroll
   for (i32 r = 0; r < MR; r++)
 #pragma unroll
-    for (i32 c = 0; c < NR; c++) {
-      const i32 row = m0 + r0 + r, col = n0 + c * NS_SG + lane;
-      acc[r][c] = add && row < m && col < n ? y[(i64)row * ldy + col] : 0.0f;
-    }
+    for (i32 c = 0; c < NR; c++) acc[r][c] = 0.0f;
   for (i32 k0 = 0; k0 < k; k0 += PRODUCT_STEP) {
     for (i32 i = me; i < PRODUCT_STEP * PRODUCT_N; i += size) { // neighbours read neighbouring columns
       const i32 kk = i % PRODUCT_STEP, row = i / PRODUCT_STEP;
@@ -162,7 +162,8 @@ NS_INLINE void product(const Source &source, const X *x, f32 *y, i32 m, i32 n, i
 #pragma unroll
     for (i32 c = 0; c < NR; c++) {
       const i32 row = m0 + r0 + r, col = n0 + c * NS_SG + lane;
-      if (row < m && col < n) y[(i64)row * ldy + col] = acc[r][c];
+      f32 *to = y + (i64)row * ldy + col;
+      if (row < m && col < n) *to = add ? *to + acc[r][c] : acc[r][c];
     }
 }
 
