@@ -48,7 +48,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     let rows_of_x = device.alloc(stride * 8)?;
     kernels.rows.to_act(&queue, at(&x, cols), at(&rows_of_x, stride), (8, cols))?;
     let prompt = device.alloc(cols * 4 * PROMPT)?;
-    queue.fill(&prompt, 0, cols * 4 * PROMPT, 0x3c)?;
+    let values: Vec<f32> =
+        (0..cols * PROMPT).map(|i| (i.wrapping_mul(2_654_435_761) >> 7 & 0xffff) as f32 / 32768.0 - 1.0).collect();
+    queue.write_slice(&prompt, 0, &values)?;
     let products = Products::own(&kernels);
     let y = device.alloc(rows * 4 * PROMPT)?;
     println!(
@@ -82,7 +84,13 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
         let product = 2.0 * (PROMPT * rows * cols) as f64 / best / 1e9;
         let gw = rates[0] * rows as f64 * cols as f64 / bytes as f64;
-        println!("{:8} {:9.1} {:9.1} {:9.1}  {gw:5.1} Gweights/s {product:9.1}", ty.name(), rates[0], rates[1], rates[2]);
+        println!(
+            "{:8} {:9.1} {:9.1} {:9.1}  {gw:5.1} Gweights/s {product:9.1}",
+            ty.name(),
+            rates[0],
+            rates[1],
+            rates[2]
+        );
     }
     Ok(())
 }
