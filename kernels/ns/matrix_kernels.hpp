@@ -6,40 +6,37 @@
 
 namespace ns {
 #ifdef NS_CPU
-// d sum_j q_j x_j + o sum_j x_j of one part, added to `sum`; the sums of parts are at sums_at.
-template <class F> NS_INLINE f32 add_part(const CpuPart<F> &part, const u8 *act, i64 sums_at, i32 index, f32 sum) {
-  const f32 *x = (const f32 *)act + (i64)index * F::PART;
-  f32 a[4] = {0, 0, 0, 0};
-  part.each([&](i32 j, f32 q) __attribute__((always_inline)) { a[j % 4] = sycl::fma(x[j], q, a[j % 4]); });
-  sum = sycl::fma(part.d, (a[0] + a[1]) + (a[2] + a[3]), sum);
-  if constexpr (F::HAS_OFFSET) sum = sycl::fma(part.o, ((const f32 *)(act + sums_at))[index], sum);
-  return sum;
-}
-
 NS_INLINE void store(f32 *to, f32 value, i32 add) { *to = add ? *to + value : value; }
 
 // y[m][row] (+)= sum_i W[row][i] x_m[i] for the first N activation rows, N <= 4; `row` is the lane's row of the group at w. Every
-// row m runs the same operations in the same order, whatever N is. (The sums have names: an array of them would not stay in registers.)
+// row m runs the same operations in the same order, whatever N is: four chains over the values of a part, d times their sum, and o times
+// the part's sum of x, which is at sums_at.
 template <class F, i32 N>
 NS_INLINE void cpu_rows(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add, i32 lane) {
   const i32 nb = blocks_of<F>(cols);
   const i64 sums_at = F::PART == 16 ? act_xh(cols) : act_xs(cols), stride = act_stride;
-  f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+  f32 sum[N];
+  repeat<N>([&](i32 m) __attribute__((always_inline)) { sum[m] = 0; });
   // one loop over all parts: in a loop of blocks around one of parts the compiler would take every lane's addresses one by one
   constexpr i32 PARTS = F::BLOCK / F::PART;
   for (i32 index = 0; index < nb * PARTS; index++) {
     const CpuPart<F> part(w + (i64)(index / PARTS) * (16 * cpu_bytes<F>()), index % PARTS, lane);
-    s0 = add_part<F>(part, act, sums_at, index, s0);
-    if constexpr (N > 1) s1 = add_part<F>(part, act + stride, sums_at, index, s1);
-    if constexpr (N > 2) s2 = add_part<F>(part, act + 2 * stride, sums_at, index, s2);
-    if constexpr (N > 3) s3 = add_part<F>(part, act + 3 * stride, sums_at, index, s3);
+    // each value is expanded once for all rows
+    f32 a[N][4];
+    repeat<N>([&](i32 m) __attribute__((always_inline)) { a[m][0] = a[m][1] = a[m][2] = a[m][3] = 0; });
+    const f32 *x = (const f32 *)act + (i64)index * F::PART;
+    part.each([&](i32 j, f32 q) __attribute__((always_inline)) {
+      repeat<N>([&](i32 m) __attribute__((always_inline)) {
+        a[m][j % 4] = sycl::fma(((const f32 *)((const u8 *)x + m * stride))[j], q, a[m][j % 4]);
+      });
+    });
+    repeat<N>([&](i32 m) __attribute__((always_inline)) {
+      sum[m] = sycl::fma(part.d, (a[m][0] + a[m][1]) + (a[m][2] + a[m][3]), sum[m]);
+      if constexpr (F::HAS_OFFSET) sum[m] = sycl::fma(part.o, ((const f32 *)(act + m * stride + sums_at))[index], sum[m]);
+    });
   }
   if (row >= rows) return;
-  y += row;
-  store(y, s0, add);
-  if constexpr (N > 1) store(y + ldy, s1, add);
-  if constexpr (N > 2) store(y + 2 * (i64)ldy, s2, add);
-  if constexpr (N > 3) store(y + 3 * (i64)ldy, s3, add);
+  repeat<N>([&](i32 m) __attribute__((always_inline)) { store(y + m * (i64)ldy + row, sum[m], add); });
 }
 
 // The same for any number of rows, each part being expanded once for all of them.
