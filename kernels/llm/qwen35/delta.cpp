@@ -183,6 +183,30 @@ NS_INLINE f32 run_row(const f32 *from, f32 *to, const Mix &m, i32 column, const 
   sum = next;
   return o;
 }
+// The same of WIDE blocks side by side, sum for sum: a sum alone waits for its last addition in every step, several hide that, and
+// keys and queries are read once for all of them.
+constexpr i32 WIDE = 4;
+NS_INLINE void run_row_wide(const f32 *from, f32 *to, const Mix &m, i32 column, const f32 *next_key, f32 (&sum)[WIDE], f32 *out,
+                            i32 lane) {
+  const f32 decay = m.decay;
+  f32 delta[WIDE], o[WIDE], next[WIDE];
+  repeat<WIDE>([&](i32 b) {
+    delta[b] = m.beta * sycl::fma(-decay, sum[b], m.value[column + b * COLUMNS + lane]);
+    o[b] = next[b] = 0;
+  });
+#pragma unroll 2
+  for (i32 i = 0; i < HEAD; i++) {
+    const f32 key = m.key[i], query = m.query[i], after = next_key[i];
+    repeat<WIDE>([&](i32 b) {
+      const i32 at = b * BLOCK_FLOATS + i * COLUMNS + lane;
+      const f32 s = sycl::fma(key, delta[b], decay * from[at]);
+      to[at] = s;
+      o[b] = sycl::fma(s, query, o[b]);
+      next[b] = sycl::fma(s, after, next[b]);
+    });
+  }
+  repeat<WIDE>([&](i32 b) { sum[b] = next[b], out[b * COLUMNS + lane] = o[b]; });
+}
 NS_INLINE void copy_block(const f32 *from, f32 *to, i32 lane) {
 #pragma unroll 8
   for (i32 i = 0; i < HEAD; i++) to[i * COLUMNS + lane] = from[i * COLUMNS + lane];
@@ -339,17 +363,18 @@ NS_KERNEL void conv_history(const f32 *product, f32 *histories, i32 ld, i64 from
 }
 
 // arc: load16
-// The recurrence over a chunk of one session, from the state at `from` to `to` (may be the same). groups = Hv * 8.
+// The recurrence over a chunk of one session, from the state at `from` to `to` (may be the same). groups = Hv * 8; on the CPU Hv * 8 /
+// WIDE, each so many blocks.
 NS_KERNEL void recur_chunk(const f32 *mix, f32 *states, f32 *out, i32 ldm, i64 from_at, i64 to_at, i32 ldo, i32 rows, i32 hk, i32 hv) {
   const Item it = item();
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const Shape shape{hk, hv};
+#ifdef NS_GPU
   const i32 block = it.get_group(0), head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
   const i64 place = (i64)block * BLOCK_FLOATS;
   const f32 *in = states + from_at + place;
   f32 *last = states + to_at + place, *o = out + head * HEAD + column;
-#ifdef NS_GPU
   Block b;
   load_block(b, in, it, lane);
   Ready now = ready(mix_of(mix, shape, head), column + b.first, lane);
@@ -360,13 +385,19 @@ NS_KERNEL void recur_chunk(const f32 *mix, f32 *states, f32 *out, i32 ldm, i64 f
   }
   store_block(b, last, lane);
 #else
-  sycl::ext::oneapi::experimental::work_group_static<f32[BLOCK_FLOATS]> local;
-  f32 sum = first_sum(in, mix_of(mix, shape, head).key, lane);
-  const f32 *from = in;
+  const i32 block = it.get_group(0) * WIDE, head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
+  const i64 place = (i64)block * BLOCK_FLOATS;
+  const f32 *from = states + from_at + place;
+  f32 *last = states + to_at + place, *o = out + head * HEAD + column;
+  sycl::ext::oneapi::experimental::work_group_static<f32[WIDE * BLOCK_FLOATS]> local;
+  f32 sum[WIDE];
+  const f32 *key = mix_of(mix, shape, head).key;
+  repeat<WIDE>([&](i32 b) { sum[b] = first_sum(from + b * BLOCK_FLOATS, key, lane); });
   for (i32 i = 0; i < rows; i++) {
     f32 *to = i + 1 == rows ? last : &local[0];
     const Mix m = mix_of(mix + (i64)i * ldm, shape, head);
-    o[(i64)i * ldo + lane] = run_row(from, to, m, column, mix_of(mix + (i64)least(i + 1, rows - 1) * ldm, shape, head).key, sum, lane);
+    const f32 *next_key = mix_of(mix + (i64)least(i + 1, rows - 1) * ldm, shape, head).key;
+    run_row_wide(from, to, m, column, next_key, sum, o + (i64)i * ldo, lane);
     from = to;
   }
 #endif
