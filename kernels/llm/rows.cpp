@@ -1,5 +1,6 @@
 // Row-wise kernels of a transformer: norms, activation rows, SwiGLU, rotary embedding with cache store, element-wise.
 #include "ns/activation.hpp"
+#include "ns/exp.hpp"
 #include "ns/kernel.hpp"
 #include "ns/kv.hpp"
 #include "ns/rows.hpp"
@@ -21,8 +22,6 @@ NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   }
   return 1.0f / sycl::sqrt(sum / (f32)dim + eps);
 }
-
-NS_INLINE f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
 } // namespace
 
 // out = x / sqrt(mean(x^2) + eps) * w, one work-group a row, at most 16 sub-groups.

@@ -4,6 +4,7 @@
 // C = 128 (2 Hk + Hv). Value head h uses key head h mod Hk. A kept row is [qkv C | mix].
 // A state is [Hv][8 blocks][128 keys][16 value columns] float32, a history [3][C] (qkv columns of the last rows, the newest last).
 #include "ns/activation.hpp"
+#include "ns/exp.hpp"
 #include "ns/kernel.hpp"
 using namespace ns;
 
@@ -30,8 +31,6 @@ struct Shape {
 
 // A row of the table is worked on where its session begins; rows of no session stand for themselves.
 NS_INLINE bool leads(const RowSlots &slots, i32 row) { return slots.rows == 0 || slots.first_row == row; }
-
-NS_INLINE f32 sigmoid(f32 v) { return 1.0f / (1.0f + sycl::exp(-v)); }
 
 // The three rows before the one at hand, and the taps, of one head's channels: lane l has l, l + 16, ... A card has too few registers for
 // the taps and reads them again for each row.
@@ -77,7 +76,7 @@ NS_INLINE void conv_row(Conv &c, const f32 *qkv, f32 *mix, i32 head, i32 hk, syc
     v = sycl::fma(c.tap(2, j), c.past[2][j], v);
     v = sycl::fma(c.tap(3, j), now, v);
     c.past[0][j] = c.past[1][j], c.past[1][j] = c.past[2][j], c.past[2][j] = now;
-    x[j] = v / (1.0f + sycl::exp(-v));
+    x[j] = silu(v);
     sum = sycl::fma(x[j], x[j], sum);
   });
   f32 scale = 1;
@@ -413,7 +412,7 @@ NS_INLINE f32 head_scale(const f32 *o, f32 eps, sycl::sub_group sg, i32 lane) {
   });
   return 1.0f / sycl::sqrt(sycl::reduce_over_group(sg, sum, sycl::plus<f32>()) / (f32)HEAD + eps);
 }
-NS_INLINE f32 gated(f32 o, f32 scale, f32 w, f32 z) { return o * scale * w * (z / (1.0f + sycl::exp(-z))); }
+NS_INLINE f32 gated(f32 o, f32 scale, f32 w, f32 z) { return o * scale * w * silu(z); }
 } // namespace
 
 // rms(o; eps) * weight * silu(z) of each value head, as activation rows of 128 Hv values. One sub-group a row and head.

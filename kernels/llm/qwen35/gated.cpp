@@ -3,6 +3,7 @@
 // Columns of a row's product: [per query head: q head_dim, gate head_dim | k n_kv head_dim | v n_kv head_dim].
 #include "ns/activation.hpp"
 #include "ns/attention.hpp"
+#include "ns/exp.hpp"
 #include "ns/kernel.hpp"
 #include "ns/kv.hpp"
 #include "ns/rows.hpp"
@@ -10,8 +11,6 @@ using namespace ns;
 
 namespace {
 constexpr i32 MOST_HEAD = 256;
-
-NS_INLINE f32 sigmoid(f32 v) { return 1.0f / (1.0f + sycl::exp(-v)); }
 
 // 1 / sqrt(mean(x^2) + eps) of one row by one sub-group.
 NS_INLINE f32 sub_group_scale(const f32 *x, i32 dim, f32 eps, sycl::sub_group sg) {
