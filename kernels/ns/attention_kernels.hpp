@@ -364,7 +364,10 @@ NS_INLINE void attn_prompt(const f32 *q, const f32 *kv, f32 *out, i32 n_rows, i3
   const i32 rows = least(TILE, n_rows - row0);
   for (i32 r = 0; r < TILE; r++) {
     const f32 *own = q + (i64)least(r, rows - 1) * ldq;
-    for (i32 d = lane; d < head_dim; d += BLOCK) query[r * MOST_HEAD + d] = own[d] * scale, acc[r * MOST_HEAD + d] = 0;
+    for (i32 d = 0; d < head_dim; d += BLOCK) {
+      query[r * MOST_HEAD + d + lane] = own[d + lane] * scale;
+      acc[r * MOST_HEAD + d + lane] = 0;
+    }
     peaks[r * BLOCK] = -3.0e38f, sums[r * BLOCK] = 0;
   }
   const i32 longest = position + rows, last_block = (longest - 1) / BLOCK;
@@ -415,7 +418,7 @@ NS_INLINE void attn_prompt(const f32 *q, const f32 *kv, f32 *out, i32 n_rows, i3
   }
   for (i32 r = 0; r < rows; r++) {
     const f32 inverse = 1.0f / sycl::reduce_over_group(sg, sums[r * BLOCK], sycl::plus<f32>());
-    for (i32 d = lane; d < head_dim; d += BLOCK) out[(i64)r * ldo + d] = acc[r * MOST_HEAD + d] * inverse;
+    for (i32 d = 0; d < head_dim; d += BLOCK) out[(i64)r * ldo + d + lane] = acc[r * MOST_HEAD + d + lane] * inverse;
   }
 }
 #endif

@@ -6,6 +6,7 @@
 #include "ns/activation.hpp"
 #include "ns/exp.hpp"
 #include "ns/kernel.hpp"
+#include "ns/lanes.hpp"
 using namespace ns;
 
 namespace {
@@ -57,7 +58,7 @@ struct Conv {
 };
 
 NS_INLINE void load_past(Conv &c, i32 t, const f32 *row, i32 head, i32 lane) {
-  repeat<PER_LANE>([&](i32 j) { c.past[t][j] = row[head * HEAD + j * NS_SG + lane]; });
+  repeat<PER_LANE>([&](i32 j) NS_FORCED { c.past[t][j] = row[head * HEAD + j * NS_SG + lane]; });
 }
 
 NS_INLINE void store_past(const Conv &c, f32 *history, i32 head, i32 channels, i32 lane) {
@@ -66,10 +67,20 @@ NS_INLINE void store_past(const Conv &c, f32 *history, i32 head, i32 channels, i
   });
 }
 
-// One row of one head: silu of the convolution, queries and keys with norm 1, queries divided by sqrt(128).
+// A row's mix of one head from x and the sum of its squares: queries and keys with norm 1, queries divided by sqrt(128).
+NS_INLINE void store_mix(const f32 (&x)[PER_LANE], f32 sum, f32 *mix, i32 head, i32 hk, sycl::sub_group sg, i32 lane) {
+  f32 scale = 1;
+  if (head < 2 * hk) {
+    scale = 1.0f / sycl::sqrt(sycl::reduce_over_group(sg, sum, sycl::plus<f32>()) + 1e-6f);
+    if (head < hk) scale *= 0.0883883461f;
+  }
+  repeat<PER_LANE>([&](i32 j) NS_FORCED { mix[head * HEAD + j * NS_SG + lane] = x[j] * scale; });
+}
+
+// One row of one head: silu of the convolution, then its mix.
 NS_INLINE void conv_row(Conv &c, const f32 *qkv, f32 *mix, i32 head, i32 hk, sycl::sub_group sg, i32 lane) {
   f32 x[PER_LANE], sum = 0;
-  repeat<PER_LANE>([&](i32 j) {
+  repeat<PER_LANE>([&](i32 j) NS_FORCED {
     const f32 now = qkv[head * HEAD + j * NS_SG + lane];
     f32 v = c.tap(0, j) * c.past[0][j];
     v = sycl::fma(c.tap(1, j), c.past[1][j], v);
@@ -79,13 +90,27 @@ NS_INLINE void conv_row(Conv &c, const f32 *qkv, f32 *mix, i32 head, i32 hk, syc
     x[j] = silu(v);
     sum = sycl::fma(x[j], x[j], sum);
   });
-  f32 scale = 1;
-  if (head < 2 * hk) {
-    scale = 1.0f / sycl::sqrt(sycl::reduce_over_group(sg, sum, sycl::plus<f32>()) + 1e-6f);
-    if (head < hk) scale *= 0.0883883461f;
-  }
-  repeat<PER_LANE>([&](i32 j) { mix[head * HEAD + j * NS_SG + lane] = x[j] * scale; });
+  store_mix(x, sum, mix, head, hk, sg, lane);
 }
+
+#ifdef NS_CPU
+// The same of a row whose three rows before lie in front of it, number for number: they are read again, as there are more of them and
+// of the taps than registers. `now` and `taps` start at the lane's first value.
+NS_INLINE void conv_row_again(const f32 *taps, i32 channels, const f32 *now, i32 ld, f32 *mix, i32 head, i32 hk, sycl::sub_group sg,
+                              i32 lane) {
+  f32 x[PER_LANE], sum = 0;
+  repeat<PER_LANE>([&](i32 j) NS_FORCED {
+    const f32 *row = now - 3 * (i64)ld + j * NS_SG, *tap = taps + j * NS_SG;
+    f32 v = tap[0] * row[0];
+    v = sycl::fma(tap[channels], row[ld], v);
+    v = sycl::fma(tap[2 * channels], row[2 * (i64)ld], v);
+    v = sycl::fma(tap[3 * channels], row[3 * (i64)ld], v);
+    x[j] = silu(v);
+    sum = sycl::fma(x[j], x[j], sum);
+  });
+  store_mix(x, sum, mix, head, hk, sg, lane);
+}
+#endif
 
 // g = a softplus(alpha + dt_bias) and beta = sigmoid of a row, from [alpha Hv | beta Hv] to [g Hv | beta Hv].
 NS_INLINE void gates_row(const f32 *from, f32 *to, const f32 *a, const f32 *dt_bias, i32 hv, i32 lane) {
@@ -340,6 +365,14 @@ NS_KERNEL void conv_chunk(const f32 *product, const f32 *taps, const f32 *a, con
       gates_row(product + (i64)r * ld + channels + hv * HEAD, mix + (i64)r * ldm + channels, a, dt_bias, hv, lane);
     return;
   }
+#ifdef NS_CPU
+  if (first > 0) {
+    const i32 at = unit * HEAD + lane;
+    for (i32 r = first; r < end; r++)
+      conv_row_again(taps + at, channels, product + (i64)r * ld + at, ld, mix + (i64)r * ldm, unit, hk, sg, lane);
+    return;
+  }
+#endif
   Conv c;
   c.open(taps, unit, channels, lane);
   repeat<3>([&](i32 t) {
@@ -434,7 +467,7 @@ NS_KERNEL void norm(const f32 *out, const f32 *z, const f32 *weight, f32 *y, i32
   const i32 lane = sg.get_local_linear_id(), head = it.get_group(0) % hv, row = it.get_group(0) / hv;
   out += (i64)row * ldo + head * HEAD, z += (i64)row * ldz + head * HEAD, y += (i64)row * ldy + head * HEAD;
   const f32 scale = head_scale(out, eps, sg, lane);
-  repeat<PER_LANE>([&](i32 j) {
+  repeat<PER_LANE>([&](i32 j) NS_FORCED {
     const i32 i = j * NS_SG + lane;
     y[i] = gated(out[i], scale, weight[i], z[i]);
   });
