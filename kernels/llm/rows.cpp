@@ -13,7 +13,7 @@ NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id(), group = sg.get_group_linear_id(), groups = sg.get_group_linear_range();
   f32 sum = 0;
-  each_lane(group * NS_SG, groups * NS_SG, dim, lane, [&](i32 i) NS_FORCED { sum = sycl::fma(x[i], x[i], sum); });
+  NS_EACH_LANE(i, group * NS_SG, groups * NS_SG, dim, lane, { sum = sycl::fma(x[i], x[i], sum); });
   sum = sycl::reduce_over_group(sg, sum, sycl::plus<f32>());
   if (groups > 1) {
     if (lane == 0) local[group] = sum;
@@ -34,7 +34,7 @@ NS_KERNEL void rms_norm(const f32 *x, const f32 *w, f32 *out, i32 dim, i32 ldx, 
   x += row * ldx, out += row * ldo;
   const f32 scale = norm_scale(x, dim, eps, it, &local[0]);
   const i32 lane = sg.get_local_linear_id(), step = sg.get_group_linear_range() * NS_SG;
-  each_lane(sg.get_group_linear_id() * NS_SG, step, dim, lane, [&](i32 i) NS_FORCED { out[i] = x[i] * scale * w[i]; });
+  NS_EACH_LANE(i, sg.get_group_linear_id() * NS_SG, step, dim, lane, { out[i] = x[i] * scale * w[i]; });
 }
 
 // The same into an activation row.
@@ -78,7 +78,7 @@ NS_KERNEL void swiglu(const f32 *gate_up, f32 *out, i32 n_ff, i32 ldx, i32 ldo) 
   const f32 *gate = gate_up + row * ldx, *up = gate + n_ff;
   out += row * ldo;
   const i32 lane = sg.get_local_linear_id(), step = sg.get_group_linear_range() * NS_SG;
-  each_lane(sg.get_group_linear_id() * NS_SG, step, n_ff, lane, [&](i32 i) NS_FORCED { out[i] = silu(gate[i]) * up[i]; });
+  NS_EACH_LANE(i, sg.get_group_linear_id() * NS_SG, step, n_ff, lane, { out[i] = silu(gate[i]) * up[i]; });
 }
 
 // Rotates the queries of each row in place and stores its rotated keys and its values in the cache.

@@ -50,8 +50,7 @@ template <bool KEY, class KV> NS_INLINE void store_cell(KV *head, i32 cell, i32 
       if (lane == 0) ((f16 *)(block + CELLS * head_dim))[g * CELLS + within] = scale;
     }
   } else {
-    each_lane(0, NS_SG, head_dim, lane,
-              [&](i32 i) NS_FORCED { block[KEY ? i * CELLS + within : within * head_dim + i] = (KV)values[i]; });
+    NS_EACH_LANE(i, 0, NS_SG, head_dim, lane, { block[KEY ? i * CELLS + within : within * head_dim + i] = (KV)values[i]; });
   }
 }
 } // namespace ns

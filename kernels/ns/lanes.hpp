@@ -9,16 +9,17 @@
 #define NS_FORCED
 #endif
 
-namespace ns {
-// f(i) for i = first + lane, + step, ... below n. Whole vectors apart from the last on the CPU, where a loop that lanes leave one by one
-// masks all it does.
-template <class F> NS_INLINE void each_lane(i32 first, i32 step, i32 n, i32 lane, F f) {
+// NS_EACH_LANE(i, first, step, n, lane, { ... }): the braces for i = first + lane, + step, ... below n. On the CPU whole vectors apart
+// from the last: a loop that lanes leave one by one masks all it does.
 #ifdef NS_CPU
+#define NS_EACH_LANE(I, FIRST, STEP, N, LANE, ...) ns::each_lane(FIRST, STEP, N, LANE, [&](ns::i32 I) NS_FORCED __VA_ARGS__)
+namespace ns {
+template <class F> NS_INLINE void each_lane(i32 first, i32 step, i32 n, i32 lane, F f) {
   i32 i = first;
   for (; i + NS_SG <= n; i += step) f(i + lane);
   if (i + lane < n) f(i + lane);
-#else
-  for (i32 i = first + lane; i < n; i += step) f(i);
-#endif
 }
 } // namespace ns
+#else
+#define NS_EACH_LANE(I, FIRST, STEP, N, LANE, ...) for (ns::i32 I = (FIRST) + (LANE); I < (N); I += (STEP)) __VA_ARGS__
+#endif
