@@ -1,7 +1,9 @@
 // Row-wise kernels of a transformer: norms, activation rows, SwiGLU, rotary embedding with cache store, element-wise.
 #include "ns/activation.hpp"
+#include "ns/exp.hpp"
 #include "ns/kernel.hpp"
 #include "ns/kv.hpp"
+#include "ns/lanes.hpp"
 #include "ns/rows.hpp"
 using namespace ns;
 
@@ -11,7 +13,7 @@ NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id(), group = sg.get_group_linear_id(), groups = sg.get_group_linear_range();
   f32 sum = 0;
-  for (i32 i = group * NS_SG + lane; i < dim; i += groups * NS_SG) sum = sycl::fma(x[i], x[i], sum);
+  NS_EACH_LANE(i, group * NS_SG, groups * NS_SG, dim, lane, { sum = sycl::fma(x[i], x[i], sum); });
   sum = sycl::reduce_over_group(sg, sum, sycl::plus<f32>());
   if (groups > 1) {
     if (lane == 0) local[group] = sum;
@@ -21,8 +23,6 @@ NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   }
   return 1.0f / sycl::sqrt(sum / (f32)dim + eps);
 }
-
-NS_INLINE f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
 } // namespace
 
 // out = x / sqrt(mean(x^2) + eps) * w, one work-group a row, at most 16 sub-groups.
@@ -34,7 +34,7 @@ NS_KERNEL void rms_norm(const f32 *x, const f32 *w, f32 *out, i32 dim, i32 ldx, 
   x += row * ldx, out += row * ldo;
   const f32 scale = norm_scale(x, dim, eps, it, &local[0]);
   const i32 lane = sg.get_local_linear_id(), step = sg.get_group_linear_range() * NS_SG;
-  for (i32 i = sg.get_group_linear_id() * NS_SG + lane; i < dim; i += step) out[i] = x[i] * scale * w[i];
+  NS_EACH_LANE(i, sg.get_group_linear_id() * NS_SG, step, dim, lane, { out[i] = x[i] * scale * w[i]; });
 }
 
 // The same into an activation row.
@@ -78,7 +78,7 @@ NS_KERNEL void swiglu(const f32 *gate_up, f32 *out, i32 n_ff, i32 ldx, i32 ldo) 
   const f32 *gate = gate_up + row * ldx, *up = gate + n_ff;
   out += row * ldo;
   const i32 lane = sg.get_local_linear_id(), step = sg.get_group_linear_range() * NS_SG;
-  for (i32 i = sg.get_group_linear_id() * NS_SG + lane; i < n_ff; i += step) out[i] = silu(gate[i]) * up[i];
+  NS_EACH_LANE(i, sg.get_group_linear_id() * NS_SG, step, n_ff, lane, { out[i] = silu(gate[i]) * up[i]; });
 }
 
 // Rotates the queries of each row in place and stores its rotated keys and its values in the cache.

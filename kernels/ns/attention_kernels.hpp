@@ -6,6 +6,7 @@
 // and _hx for any multiple of 16 (eight bits: of 32) up to 256.
 #pragma once
 #include "attention.hpp"
+#include "exp.hpp"
 #include "kernel.hpp"
 #include "kv.hpp"
 #include "rows.hpp"
@@ -139,7 +140,7 @@ NS_INLINE void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 
 // A lane is LANE_ROWS rows: keys and values are read by all lanes at once, and every lane keeps its queries, sums and weights in its
 // own columns of local memory, so nothing is exchanged and no barrier is needed. One sub-group takes NS_SG * LANE_ROWS rows of one
 // head; groups = ceil(n_rows / that) * n_heads; local memory (2 head_dim + 32) * NS_SG * LANE_ROWS floats.
-// On the CPU give it the float32 form of a half cache (expand_kv): converting single values is slow there.
+// On the CPU give it the float32 form of a half cache (expand_kv), of which there is another form below.
 #ifdef NS_GPU
 constexpr i32 LANE_ROWS = 1; // local memory is what limits it
 #else
@@ -284,6 +285,143 @@ NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32
       for (i32 d = 0; d < head_dim; d++) out[(i64)row * ldo + (i64)head * head_dim + d] = acc[d * WIDTH + r * NS_SG] * inverse;
   }
 }
+
+#ifdef NS_CPU
+// The same of a float32 cache on the CPU, as two small products: scores, where a lane is a key, and sums of values, where a lane is a
+// value; queries and weights are read by all lanes at once. A sub-group takes TILE rows of one head, STEP cells at a time; local
+// memory TILE (2 MOST_HEAD + STEP + 48) floats.
+constexpr i32 MOST_HEAD = 256, PROMPT_STEP = 64, EIGHT = 8;
+
+// s[r][c] += sum of a[r][i] b[c][i] over i < n: EIGHT rows, APART floats from each other, and COLUMNS vectors of columns, whose rows are
+// `step` floats apart. END: with nothing in place of rows of `b` from `end` on. n is a constant or an argument of the kernel: with a bound
+// that depends on the work-group the CPU compiler goes through the loop lane by lane.
+template <i32 APART, bool END, i32 COLUMNS>
+NS_INLINE void add_products(const f32 *a, const f32 *const (&b)[COLUMNS], i32 step, i32 n, i32 end, f32 (&s)[EIGHT][COLUMNS]) {
+#pragma unroll 2
+  for (i32 i = 0; i < n; i++) {
+    f32 x[COLUMNS];
+#pragma unroll
+    for (i32 c = 0; c < COLUMNS; c++) {
+      x[c] = b[c][i * step];
+      if constexpr (END) x[c] = i < end ? x[c] : 0.0f;
+    }
+#pragma unroll
+    for (i32 r = 0; r < EIGHT; r++) {
+      const f32 v = a[r * APART + i];
+#pragma unroll
+      for (i32 c = 0; c < COLUMNS; c++) s[r][c] = sycl::fma(v, x[c], s[r][c]);
+    }
+  }
+}
+
+// Adds n weighted values to the sums of EIGHT rows, after these shrank.
+template <bool END, i32 COLUMNS>
+NS_INLINE void add_values(f32 *acc, const f32 *shrinks, const f32 *weight, const f32 *values, i32 head_dim, i32 n, i32 end) {
+  f32 s[EIGHT][COLUMNS];
+  const f32 *from[COLUMNS];
+#pragma unroll
+  for (i32 c = 0; c < COLUMNS; c++) from[c] = values + c * BLOCK;
+#pragma unroll
+  for (i32 r = 0; r < EIGHT; r++)
+#pragma unroll
+    for (i32 c = 0; c < COLUMNS; c++) s[r][c] = acc[r * MOST_HEAD + c * BLOCK] * shrinks[r * BLOCK];
+  add_products<PROMPT_STEP, END>(weight, from, head_dim, n, end, s);
+#pragma unroll
+  for (i32 r = 0; r < EIGHT; r++)
+#pragma unroll
+    for (i32 c = 0; c < COLUMNS; c++) acc[r * MOST_HEAD + c * BLOCK] = s[r][c];
+}
+
+// The same of all columns and rows.
+template <bool END>
+NS_INLINE void add_cells(f32 *acc, const f32 *shrinks, const f32 *weight, const f32 *values, i32 head_dim, i32 rows, i32 n, i32 end) {
+  i32 d = 0;
+  for (; d + BLOCK < head_dim; d += 2 * BLOCK)
+    for (i32 r = 0; r < rows; r += EIGHT)
+      add_values<END, 2>(acc + r * MOST_HEAD + d, shrinks + r * BLOCK, weight + r * PROMPT_STEP, values + d, head_dim, n, end);
+  if (d < head_dim)
+    for (i32 r = 0; r < rows; r += EIGHT)
+      add_values<END, 1>(acc + r * MOST_HEAD + d, shrinks + r * BLOCK, weight + r * PROMPT_STEP, values + d, head_dim, n, end);
+}
+
+template <>
+NS_INLINE void attn_prompt(const f32 *q, const f32 *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo,
+                           i32 n_heads, i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, f32 *local) {
+  constexpr i32 TILE = 32, STEP = PROMPT_STEP, VECTORS = STEP / BLOCK;
+  const Item it = item();
+  const auto sg = it.get_sub_group();
+  const i32 lane = sg.get_local_linear_id();
+  // the longest rows first: they take longest
+  const i32 group = it.get_group(0), groups = it.get_group_range(0);
+  const i32 head = group % n_heads, row0 = (groups / n_heads - 1 - group / n_heads) * TILE;
+  const f32 *keys = kv + kv_offset + layer_offset + (i64)(head / (n_heads / n_kv)) * capacity * head_dim;
+  const f32 *values = keys + (i64)n_kv * capacity * head_dim;
+  f32 *query = local, *acc = query + TILE * MOST_HEAD, *weight = acc + TILE * MOST_HEAD;
+  // of each row, one for each lane: the peak, the sum of weights, what the last step shrank by
+  f32 *peaks = weight + TILE * STEP + lane, *sums = peaks + TILE * BLOCK, *shrinks = sums + TILE * BLOCK;
+  q += (i64)row0 * ldq + (i64)head * head_dim, out += (i64)row0 * ldo + (i64)head * head_dim;
+  position += row0;
+  const i32 rows = least(TILE, n_rows - row0);
+  for (i32 r = 0; r < TILE; r++) {
+    const f32 *own = q + (i64)least(r, rows - 1) * ldq;
+    for (i32 d = 0; d < head_dim; d += BLOCK) {
+      query[r * MOST_HEAD + d + lane] = own[d + lane] * scale;
+      acc[r * MOST_HEAD + d + lane] = 0;
+    }
+    peaks[r * BLOCK] = -3.0e38f, sums[r * BLOCK] = 0;
+  }
+  const i32 longest = position + rows, last_block = (longest - 1) / BLOCK;
+  for (i32 first = 0; first < longest; first += STEP) {
+    sycl::group_barrier(sg);
+    for (i32 t = 0; t < STEP && first + t < longest; t += 2 * BLOCK) {
+      // keys past the end come from the last block; they are masked
+      const i32 block = (first + t) / BLOCK;
+      const f32 *const k[2] = {keys + (i64)least(block, last_block) * BLOCK * head_dim + lane,
+                               keys + (i64)least(block + 1, last_block) * BLOCK * head_dim + lane};
+      for (i32 r = 0; r < rows; r += EIGHT) {
+        f32 s[EIGHT][2];
+        repeat<EIGHT>([&](i32 i) { s[i][0] = s[i][1] = 0; });
+        add_products<MOST_HEAD, false>(query + r * MOST_HEAD, k, BLOCK, head_dim, head_dim, s);
+        f32 *to = weight + r * STEP + t + lane;
+        repeat<EIGHT>([&](i32 i) { to[i * STEP] = s[i][0], to[i * STEP + BLOCK] = s[i][1]; });
+      }
+    }
+    for (i32 r = 0; r < rows; r++) {
+      f32 *w = weight + r * STEP + lane;
+      const i32 seen = position + r + 1 - first - lane;
+      f32 s[VECTORS], m = -3.0e38f, sum = 0;
+      repeat<VECTORS>([&](i32 v) {
+        const f32 score = w[v * BLOCK];
+        s[v] = v * BLOCK < seen ? score : -3.0e38f;
+        m = sycl::fmax(m, s[v]);
+      });
+      const f32 before = peaks[r * BLOCK], peak = sycl::fmax(before, sycl::reduce_over_group(sg, m, sycl::maximum<f32>()));
+#pragma unroll
+      for (i32 v = 0; v < VECTORS; v++) {
+        const f32 e = exp_of(s[v] - peak), p = v * BLOCK < seen ? e : 0.0f;
+        w[v * BLOCK] = p, sum += p;
+      }
+      const f32 shrink = exp_of(before - peak);
+      peaks[r * BLOCK] = peak, shrinks[r * BLOCK] = shrink;
+      sums[r * BLOCK] = sycl::fma(sums[r * BLOCK], shrink, sum);
+    }
+    sycl::group_barrier(sg);
+    const f32 *v = values + (i64)first * head_dim + lane;
+    if (first + STEP <= longest) {
+      add_cells<false>(acc + lane, shrinks, weight, v, head_dim, rows, STEP, STEP);
+      continue;
+    }
+    for (i32 t = 0; t < STEP && first + t < longest; t += BLOCK) {
+      add_cells<true>(acc + lane, shrinks, weight + t, v + (i64)t * head_dim, head_dim, rows, BLOCK, longest - first - t);
+      for (i32 r = 0; r < TILE; r++) shrinks[r * BLOCK] = 1; // they have shrunk
+    }
+  }
+  for (i32 r = 0; r < rows; r++) {
+    const f32 inverse = 1.0f / sycl::reduce_over_group(sg, sums[r * BLOCK], sycl::plus<f32>());
+    for (i32 d = 0; d < head_dim; d += BLOCK) out[(i64)r * ldo + d + lane] = acc[r * MOST_HEAD + d + lane] * inverse;
+  }
+}
+#endif
 } // namespace ns
 
 #define ATTN_SPLIT(NAME, NJ, EXACT, KV)                                                                                    \

@@ -6,6 +6,7 @@
 // scale * whole number.
 #pragma once
 #include "kernel.hpp"
+#include "lanes.hpp"
 #include <type_traits>
 
 namespace ns {
@@ -49,7 +50,7 @@ template <bool KEY, class KV> NS_INLINE void store_cell(KV *head, i32 cell, i32 
       if (lane == 0) ((f16 *)(block + CELLS * head_dim))[g * CELLS + within] = scale;
     }
   } else {
-    for (i32 i = lane; i < head_dim; i += NS_SG) block[KEY ? i * CELLS + within : within * head_dim + i] = (KV)values[i];
+    NS_EACH_LANE(i, 0, NS_SG, head_dim, lane, { block[KEY ? i * CELLS + within : within * head_dim + i] = (KV)values[i]; });
   }
 }
 } // namespace ns

@@ -24,6 +24,14 @@ const fn prompt_rows(class: DeviceClass) -> usize {
     }
 }
 
+/// Local memory of such a sub-group, floats. On the CPU only float32 caches are read.
+const fn prompt_local_floats(class: DeviceClass, heads: Heads) -> usize {
+    match class {
+        DeviceClass::Cpu => prompt_rows(class) * (2 * 256 + 64 + 48),
+        DeviceClass::Gpu => prompt_rows(class) * (2 * heads.head_dim + 32),
+    }
+}
+
 /// Type of the cache's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvPrecision {
@@ -415,7 +423,7 @@ impl Attention {
                 Arg::I64(source.4),
                 Arg::I32(c.size("cells", source.5)?),
                 Arg::F32(scale),
-                Arg::Local((2 * heads.head_dim + 32) * prompt_rows(self.class) * 4),
+                Arg::Local(prompt_local_floats(self.class, heads) * 4),
             ],
         )?)
     }

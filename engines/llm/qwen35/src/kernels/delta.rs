@@ -332,7 +332,7 @@ impl Delta {
         let stride = states.check(c, "the states", shape.state_floats())?;
         let (from, to) = (states.slot(c, "states", from)?, states.slot(c, "states", to)?);
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
-        let (global, local) = groups(self.state_groups(shape), self.state_items());
+        let (global, local) = groups(self.state_groups(shape) / chunk_blocks(self.class), self.state_items());
         let (bytes, operations) = recur_cost(shape, 1, rows);
         queue.cost(bytes, operations);
         Ok(queue.launch(
@@ -454,6 +454,14 @@ impl Delta {
             DeviceClass::Cpu => 16,
             DeviceClass::Gpu => 64,
         }
+    }
+}
+
+/// Blocks of a state that a work-group of a chunk takes, as compiled into the kernel.
+const fn chunk_blocks(class: DeviceClass) -> usize {
+    match class {
+        DeviceClass::Cpu => 4,
+        DeviceClass::Gpu => 1,
     }
 }
 
