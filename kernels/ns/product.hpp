@@ -16,9 +16,9 @@ namespace ns {
 // vectors of sums stay in registers. No barrier: a lane reads only what it wrote. With AVX-512 (32 registers of 16 floats) MR = 6, NG = 4
 // is the best shape measured; with AVX2 (16 registers of 8) NG = 1, the _narrow kernels. Long panels touch y less often: 1024 columns
 // are 3 % faster than 256, and their 256 KiB are the most local memory that the processor's driver gives.
+template <i32 NG> constexpr i32 PRODUCT_K = NG == 1 ? 256 : 1024;
 // Columns whose products are one chain of sums. Short chains are more exact; y stays in the first cache between those of a panel.
 constexpr i32 PRODUCT_CHAIN = 128;
-template <i32 NG> constexpr i32 PRODUCT_K = NG == 1 ? 256 : 1024;
 
 template <i32 MR, i32 NG, class X>
 NS_INLINE void product_tile(const f32 *panel, const X *x, f32 *y, i32 kc, i32 ldx, i32 ldy, i32 left, i32 lane, bool more) {
