@@ -195,9 +195,26 @@ split() {
   that "with the numbers of both: $text" grep -q "does not fit on .*(gpu:0): layers 0-.*(gpu:1): layers .* stay free;" "$work/two.err"
 }
 
+# one NUMBER CARD CRATE TEST BINARY FILTER: a test program; what is to be said of it goes to $work/ok.NUMBER or bad.NUMBER. Words of the
+# filter with = are settings.
+one() {
+  local number=$1 card=$2 crate=$3 test=$4 binary=$5 word words=() settings=() out=$work/out.$1 count code
+  for word in $6; do
+    if [[ $word = *=* ]]; then settings+=("$word"); else words+=("$word"); fi
+  done
+  (cd "$top/$crate" && env NS_TEST_DEVICE=gpu "${settings[@]}" timeout 1200 "$run" -x "$card" "$binary" --test-threads 1 "${words[@]}") > "$out" 2>&1 < /dev/null
+  code=$?
+  count=$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$out")
+  if [ $code = 0 ] && [ "${count:-0}" -gt 0 ]; then
+    echo "$crate $test on the $card: $count passed" > "$work/ok.$number"
+  else
+    { echo "$crate $test on the $card (exit $code)"; grep -vE '^test .* ok$' "$out" | tail -n 15; } > "$work/bad.$number"
+  fi
+}
+
 # Test programs of the workspace on pretended cards: the runtime's, and the kernels of the GPU variant with their numbers.
 runtime() {
-  local card crate test filter binary programs=$work/programs
+  local card crate test filter binary number=0 running=() programs=$work/programs
   if ! cargo test --release --workspace --locked --no-run -j "${JOBS:-2}" --message-format json --manifest-path "$top/Cargo.toml" > "$work/cargo" 2> "$work/out"; then
     bad "the test programs do not build"
     tail -n 15 "$work/out"
@@ -210,21 +227,19 @@ for line in open(sys.argv[1]):
     if message.get("executable") and "test" in message["target"]["kind"]:
         print(pathlib.Path(message["manifest_path"]).parent.as_posix(), message["target"]["name"], message["executable"])
 PY
+  # two at a time: a program mostly waits for the one thread that compiles its modules
   while read -r card crate test filter; do
     binary=$(awk -v crate="$top/$crate" -v test="$test" '$1 == crate && $2 == test { print $3 }' "$programs")
     if [ -z "$binary" ]; then
       bad "no test program $test in $crate"
       continue
     fi
-    # shellcheck disable=SC2086 # one filter a word
-    (cd "$top/$crate" && NS_TEST_DEVICE=gpu timeout 1200 "$run" -x "$card" "$binary" --test-threads 1 $filter) > "$work/out" 2>&1 < /dev/null
-    code=$?
-    count=$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$work/out")
-    if [ $code = 0 ] && [ "${count:-0}" -gt 0 ]; then
-      ok "$crate $test on the $card: $count passed"
-    else
-      bad "$crate $test on the $card (exit $code)"
-      grep -vE '^test .* ok$' "$work/out" | tail -n 15
+    number=$((number + 1))
+    one "$number" "$card" "$crate" "$test" "$binary" "$filter" &
+    running+=($!)
+    if [ ${#running[@]} -ge "${JOBS:-2}" ]; then
+      wait "${running[0]}"
+      running=("${running[@]:1}")
     fi
   done << 'LIST'
 b70 engines/sycl launch
@@ -238,7 +253,8 @@ a770 engines/sycl modules
 b580 engines/llm/kernels rows
 b580 engines/llm/kernels attention
 b580 engines/llm/kernels sampling
-b580 engines/llm/kernels matrix
+b580 engines/llm/kernels matrix NS_TEST_TYPES=F32,F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K
+b580 engines/llm/kernels matrix NS_TEST_TYPES=IQ1_M,IQ2_XXS,IQ2_XS,IQ2_S,IQ3_XXS,IQ3_S,IQ4_NL,IQ4_XS
 b70 engines/llm/qwen35 delta
 b70 engines/llm/qwen35 gated
 b580 engines/llm/kernels profile the_measures launches_tell
@@ -247,6 +263,10 @@ a770 engines/llm/kernels rows
 a770 engines/llm/kernels attention
 b70 engines/llm/llama tiny own_head rows_together
 LIST
+  wait
+  for ((card = 1; card <= number; card++)); do
+    if [ -e "$work/ok.$card" ]; then ok "$(cat "$work/ok.$card")"; else bad "$(cat "$work/bad.$card")"; fi
+  done
 }
 
 model=$(find "${NS_BUNDLED:-$top/dist/share/nextsycl/models}" -name '*.gguf' 2> /dev/null | head -n 1)

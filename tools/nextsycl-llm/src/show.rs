@@ -74,7 +74,12 @@ pub fn engines(world: &World) -> Outcome {
             let variable = if option.env.is_empty() { String::new() } else { format!(", {}", option.env) };
             // what is too long for its column has a line of its own
             let gap = if flag.trim_end().len() < 32 { String::new() } else { format!("\n{:34}", "") };
-            text.push_str(&format!("  {:<32}{gap}{} [{}{variable}]\n", flag.trim_end(), option.help, option.moment.words()));
+            text.push_str(&format!(
+                "  {:<32}{gap}{} [{}{variable}]\n",
+                flag.trim_end(),
+                option.help,
+                option.moment.words()
+            ));
         }
     }
     out::data(&text)

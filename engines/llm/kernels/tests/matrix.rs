@@ -11,10 +11,11 @@ use ns_llm_kernels::{ErrorKind, act, at};
 use ns_sycl::{Buffer, DeviceClass};
 use ns_weights::{TensorType, decode_row};
 
-/// The types that are tested: all, or those in `NS_TEST_TYPES` (names with blanks between), for slow devices.
+/// The types that are tested: all, or those in `NS_TEST_TYPES` (names with commas between), for slow devices.
 fn types() -> Vec<TensorType> {
     let wanted = std::env::var("NS_TEST_TYPES").unwrap_or_default();
-    let named: Vec<TensorType> = wanted.split_whitespace().map(|name| TensorType::from_name(name).unwrap()).collect();
+    let named: Vec<TensorType> =
+        wanted.split_terminator(',').map(|name| TensorType::from_name(name).unwrap()).collect();
     if named.is_empty() { TYPES.to_vec() } else { named }
 }
 
@@ -220,7 +221,8 @@ fn products_with_a_few_rows() {
 #[test]
 fn more_rows_than_one_launch_and_addition() {
     let b = bench();
-    for ty in [TensorType::Q4_1, TensorType::Q8_0, TensorType::Q6_K, TensorType::Q2_K, TensorType::IQ3_S] {
+    let some = [TensorType::Q4_1, TensorType::Q8_0, TensorType::Q6_K, TensorType::Q2_K, TensorType::IQ3_S];
+    for ty in types().into_iter().filter(|ty| some.contains(ty)) {
         let (rows, cols, m) = (49, 256, 21);
         let c = case(&b, ty, rows, cols);
         let x = Numbers(3).normals(m * cols);
