@@ -84,6 +84,21 @@ compiler() {
         read -r checks violations && echo "$((violations > checks ? 0 : checks - violations)) passed, $violations failed, 0 skipped"
       } || code=1
     done
+    # what docs/kernels.md was made from, where the same compiler is here
+    if [ "$ocloc" = "$unpacked/run ocloc" ] && [ "$iga" = "$unpacked/run iga64" ]; then
+      local page=engines/llm/qwen35/examples/kernels_page
+      $page/gate.sh "$NS_BUILD" > "$logs/gate.txt" || code=1
+      if [ "$(head -n 1 "$logs/gate.txt")" != "$(head -n 1 $page/gate.txt)" ]; then
+        echo "not run: $page/gate.txt is of another compiler"
+        echo "0 passed, 0 failed, 1 skipped"
+      elif diff $page/gate.txt "$logs/gate.txt"; then
+        echo "1 passed, 0 failed, 0 skipped"
+      else
+        echo "$page/gate.txt is old: $page/gate.sh build > $page/gate.txt, then make docs/kernels.md again"
+        echo "0 passed, 1 failed, 0 skipped"
+        code=1
+      fi
+    fi
   else
     echo "not run: the gate on native GPU code (ocloc cannot be had here)"
     echo "0 passed, 0 failed, 1 skipped"

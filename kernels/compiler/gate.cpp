@@ -46,8 +46,44 @@ Counts count_instructions(const std::string &text) {
   return c;
 }
 
+/// The loops of iga64's text that have no loop inside and at least 32 instructions: " loop=INSTRUCTIONS/MESSAGES" for each, in order.
+/// A loop is what lies between a label and a jump back to it; waiting (sync, nop) is not counted.
+std::string describe_loops(const std::string &text) {
+  struct Loop {
+    size_t first, last;
+  };
+  std::map<std::string, size_t> labels;
+  std::vector<char> kinds;  // an instruction each: 'm' message, 'i' other
+  std::vector<Loop> loops;
+  for (std::string line : split(text, '\n')) {
+    if (size_t comment = line.find("//"); comment != std::string::npos) line = line.substr(0, comment);
+    line = trim(line);
+    if (line.empty()) continue;
+    if (line[0] == 'L' && line.back() == ':') {
+      labels[line.substr(0, line.size() - 1)] = kinds.size();
+      continue;
+    }
+    if (line[0] == '(') line = trim(line.substr(std::min(line.find(')') + 1, line.size())));
+    std::string op = line.substr(0, line.find(' '));
+    if (starts_with(op, "sync") || starts_with(op, "nop") || starts_with(op, "illegal")) continue;
+    kinds.push_back(starts_with(op, "send") || starts_with(op, "load") || starts_with(op, "store") ? 'm' : 'i');
+    if (!starts_with(op, "jmpi") && !starts_with(op, "goto") && !starts_with(op, "while")) continue;
+    for (auto &word : split(line, ' '))
+      if (auto to = labels.find(word); to != labels.end()) loops.push_back({to->second, kinds.size()});
+  }
+  std::string out;
+  for (auto &l : loops) {
+    bool inner = std::none_of(loops.begin(), loops.end(), [&](const Loop &other) { return &other != &l && other.first >= l.first && other.last <= l.last && other.last - other.first < l.last - l.first; });
+    if (!inner || l.last - l.first < 32) continue;
+    auto messages = std::count(kinds.begin() + static_cast<ptrdiff_t>(l.first), kinds.begin() + static_cast<ptrdiff_t>(l.last), 'm');
+    out += " loop=" + std::to_string(l.last - l.first) + "/" + std::to_string(messages);
+  }
+  return out;
+}
+
 struct Checker {
   const GateOptions &o;
+  std::string loops;  // of the kernel disassembled last
   TemporaryFolder work{temporary_parent()};
   std::vector<std::string> iga = program_words(o.iga);
 
@@ -62,6 +98,7 @@ struct Checker {
     ProgramResult p = run_program(command);
     if (p.status != 0) fail("the disassembler (" + o.iga + ", --iga names another) ended with code " + std::to_string(p.status) + ": " + trim(p.errors));
     if (trim(p.output).empty()) fail("the disassembler (" + o.iga + ") gave nothing for kernel " + k.entry);
+    loops = describe_loops(p.output);
     return count_instructions(p.output);
   }
 };
@@ -69,7 +106,7 @@ struct Checker {
 } // namespace
 
 int gate(const GateOptions &o) {
-  Checker checker{o};
+  Checker checker{o, {}};
   size_t modules = 0, checks = 0, violations = 0, promises = 0;
   for (auto &file : list_folder(o.dir)) {
     if (!ends_with(file, ".gpu.json")) continue;
@@ -78,6 +115,8 @@ int gate(const GateOptions &o) {
     if (module.at("format", Json::number).value != 1) fail(where + ": of another format than 1");
     std::string name = module.at("module", Json::text).string;
     modules++;
+    const Json *wished = module.get("build_options");
+    std::string options = wished ? wished->string : "";
     for (auto &target : o.targets) {
       const Json *native = module.get("native"), *entry = native ? native->get(target) : nullptr;
       Bytes code;
@@ -88,7 +127,7 @@ int gate(const GateOptions &o) {
         if (sha256(code) != entry->at("sha256", Json::text).string) fail(join(o.dir, code_name) + ": is not the file its module description was made with: build the kernels again");
       } else {
         if (o.ocloc.empty()) fail(where + ": has no native code for " + target + ": give --ocloc");
-        code = compile_native(o.ocloc, join(o.dir, module.at("spirv", Json::object).at("file", Json::text).string), target, module.get("build_options") != nullptr, checker.work.path());
+        code = compile_native(o.ocloc, join(o.dir, module.at("spirv", Json::object).at("file", Json::text).string), target, options, checker.work.path());
       }
       std::vector<NativeKernel> kernels = read_native(code, code_name);
       for (auto &k : module.at("kernels", Json::list).items) {
@@ -103,6 +142,7 @@ int gate(const GateOptions &o) {
         const Json *esimd = k.get("esimd");
         uint64_t declared = esimd && esimd->value ? 1 : static_cast<uint64_t>(k.at("sub_group_size", Json::number).value);
         expect(n.simd == declared, "runs with SIMD width " + std::to_string(n.simd) + ", declared is " + std::to_string(declared));
+        expect(options.find("large-register-file") == std::string::npos || n.grf == 256, "has " + std::to_string(n.grf) + " registers, 256 are wanted");
         expect(n.spill == 0, "spills registers (" + std::to_string(n.spill) + " bytes)");
         expect(n.private_bytes == 0, "keeps an array in memory (private memory, " + std::to_string(n.private_bytes) + " bytes): index it with constants only");
         expect(n.scratch == 0 || n.spill || n.private_bytes, "uses scratch memory (" + std::to_string(n.scratch) + " bytes)");
@@ -123,6 +163,7 @@ int gate(const GateOptions &o) {
         }
         for (auto &c : counts)
           if (c.second) seen += " " + c.first + "=" + std::to_string(c.second);
+        if (o.table) seen += checker.loops;
         checks++;
         if (o.table)
           std::printf("%-9s %-40s simd %2llu grf %3llu spill %llu private %llu slm %llu%s %s\n", target.c_str(), (name + "." + kernel).c_str(), static_cast<unsigned long long>(n.simd),

@@ -97,9 +97,8 @@ std::vector<NativeKernel> read_info(const std::string &text, const std::string &
 
 } // namespace
 
-std::string device_options(const std::string &target, bool correct_divide) {
-  std::string o;
-  if (correct_divide) o += "-cl-fp32-correctly-rounded-divide-sqrt";
+std::string device_options(const std::string &target, const std::string &wished) {
+  std::string o = wished;
   if (starts_with(target, "dg2") || starts_with(target, "acm")) o += std::string(o.empty() ? "" : " ") + "-ze-opt-greater-than-4GB-buffer-required";
   return o;
 }
@@ -112,7 +111,7 @@ std::string ocloc_identity(const std::string &program) {
   return program + "\n" + trim(p.output);
 }
 
-Bytes compile_native(const std::string &program, const std::string &spirv_path, const std::string &target, bool correct_divide, const std::string &work) {
+Bytes compile_native(const std::string &program, const std::string &spirv_path, const std::string &target, const std::string &options, const std::string &work) {
   TemporaryFolder folder(absolute_path(work));
   // ocloc puts names of its own into messages only; a fixed file name keeps the output the same everywhere.
   write_file(join(folder.path(), "module.spv"), read_bytes(spirv_path));
@@ -122,7 +121,7 @@ Bytes compile_native(const std::string &program, const std::string &spirv_path, 
   for (const char *w : {"compile", "-file", "module.spv", "-spirv_input", "-device"}) command.push_back(w);
   command.push_back(target);
   for (const char *w : {"-out_dir", "out", "-output", "module", "-q", "-exclude_ir"}) command.push_back(w);
-  if (std::string o = device_options(target, correct_divide); !o.empty()) command.insert(command.end(), {"-options", o});
+  if (std::string o = device_options(target, options); !o.empty()) command.insert(command.end(), {"-options", o});
   ProgramResult p = run_program(command, folder.path());
   std::string said = trim(p.errors + "\n" + p.output);
   if (p.status != 0) fail(file_name(spirv_path) + ": ocloc for " + target + " ended with code " + std::to_string(p.status) + (said.empty() ? "" : ": " + said));

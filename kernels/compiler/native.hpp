@@ -17,11 +17,11 @@ struct NativeKernel {
 };
 
 /// Options of the device compiler that every user of the SPIR-V should pass too.
-std::string device_options(const std::string &target, bool correct_divide);
+std::string device_options(const std::string &target, const std::string &wished);
 /// The identity of the program for keys of built files.
 std::string ocloc_identity(const std::string &program);
 /// Native code for one target without the SPIR-V inside (what is shipped).
-Bytes compile_native(const std::string &program, const std::string &spirv_path, const std::string &target, bool correct_divide, const std::string &work);
+Bytes compile_native(const std::string &program, const std::string &spirv_path, const std::string &target, const std::string &options, const std::string &work);
 /// Reads the ELF file of ocloc; every offset is checked.
 std::vector<NativeKernel> read_native(const Bytes &file, const std::string &where);
 Json describe(const NativeKernel &k);

@@ -263,7 +263,9 @@ ModuleText read_module_text(const std::string &source, const std::vector<std::st
   if (p.status != 0) fail(source + ": the C++ preprocessor (" + command[0] + ") failed: " + trim(p.errors));
 
   ModuleText m;
-  m.correct_divide = files[0].text.find("nskc: correctly-rounded-divide-sqrt") != std::string::npos;
+  const std::pair<const char *, const char *> wishes[] = {{"nskc: correctly-rounded-divide-sqrt", "-cl-fp32-correctly-rounded-divide-sqrt"}, {"nskc: large-register-file", "-ze-opt-large-register-file"}};
+  for (auto &[words, option] : wishes)
+    if (files[0].text.find(words) != std::string::npos) m.build_options += (m.build_options.empty() ? "" : " ") + std::string(option);
   std::vector<Token> t = tokens_of(p.output);
   Doc doc;
   int doc_end = -10;  // last line of the comment, or of the last function that it went to

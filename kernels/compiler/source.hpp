@@ -29,7 +29,7 @@ struct KernelText {
 };
 struct ModuleText {
   std::map<std::string, KernelText> kernels;  // by function name
-  bool correct_divide = false;                // "nskc: correctly-rounded-divide-sqrt" somewhere in the source file
+  std::string build_options;                  // from words of the source file: "nskc: correctly-rounded-divide-sqrt", "nskc: large-register-file"
 };
 /// Reads the source after the preprocessor (the C++ compiler of the machine, $CXX or g++), with the toolkit's headers left empty.
 ModuleText read_module_text(const std::string &source, const std::vector<std::string> &include_folders, const std::vector<std::string> &defines,

@@ -1,105 +1,12 @@
-// Attention over a key-value cache: decode rows (keys split by each row's own length) and prompt chunks (causal).
-// Softmax with the maximum subtracted, sums in float32.
-//
-// The cache of one head: keys in blocks of 16 cells, [capacity / 16][head_dim][16], so that a lane is a key; values
-// [capacity][head_dim], so that a lane is a value. A session starts on a block: row.kv_offset is a multiple of 16 head_dim.
-//
-// Kernels come per cache precision (kv16, kv32); those of decode rows also per head width: _h64, _h128, and _hx for any
-// multiple of 16 up to 256.
+// Around the attention kernels (attention_kv16, attention_kv32, attention_kv8): joining pieces, expanding a cache.
 #include "ns/activation.hpp"
+#include "ns/attention.hpp"
 #include "ns/kernel.hpp"
+#include "ns/kv.hpp"
 #include "ns/rows.hpp"
 using namespace ns;
 
-namespace {
-constexpr i32 SPLIT_KEYS = 256; // keys of one piece of a decode row
-constexpr i32 BLOCK = 16;       // keys of a cache block
-
-// NJ vectors of 16 values hold a head; EXACT when head_dim = 16 NJ, else head_dim <= 16 NJ.
-template <i32 NJ, bool EXACT> NS_INLINE bool has(i32 j, i32 head_dim) { return EXACT || j * 16 < head_dim; }
-
-// One value of a register vector for all lanes; `lane` is a constant after unrolling.
-NS_INLINE f32 pick(sycl::sub_group sg, f32 v, i32 lane) { return sycl::select_from_group(sg, v, lane); }
-} // namespace
-
-// Partial attention of one (row, head, piece): scores s_t = scale q . k_t for the piece's cells t <= position,
-// partial = [sum_t e^(s_t - m) v_t (head_dim), m, sum_t e^(s_t - m)]. Layout [row][head][n_splits][head_dim + 2].
-// One sub-group each, groups = rows * n_heads * n_splits; pieces past the row's last do nothing.
-template <i32 NJ, bool EXACT, class KV>
-NS_INLINE void attn_split(const f32 *q, const KV *kv, const RowState *rows, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv, i32 head_dim,
-                       i64 layer_offset, i32 capacity, f32 scale, i32 n_splits) {
-  const Item it = item();
-  const auto sg = it.get_sub_group();
-  const i32 lane = sg.get_local_linear_id();
-  const i64 group = it.get_group(0);
-  const i32 split = group % n_splits, head = group / n_splits % n_heads, row = group / n_splits / n_heads;
-  const RowState state = rows[row];
-  const i32 length = state.position + 1, first = split * SPLIT_KEYS;
-  if (first >= length) return;
-  const i32 last = least(length, first + SPLIT_KEYS);
-  const i32 kv_head = head / (n_heads / n_kv);
-  const KV *keys = kv + state.kv_offset + layer_offset + (i64)kv_head * capacity * head_dim;
-  const KV *values = keys + (i64)n_kv * capacity * head_dim;
-  q += (i64)row * ldq + (i64)head * head_dim;
-  f32 acc[NJ];
-#pragma unroll
-  for (i32 j = 0; j < NJ; j++) acc[j] = 0;
-  f32 m = -3.0e38f, l = 0;
-  for (i32 block = first; block < last; block += BLOCK) {
-    const KV *k = keys + (i64)block * head_dim + lane;
-    f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-#pragma unroll 4
-    for (i32 d = 0; d < head_dim; d += 4) {
-      s0 = sycl::fma(q[d], (f32)k[(i64)d * BLOCK], s0);
-      s1 = sycl::fma(q[d + 1], (f32)k[(i64)(d + 1) * BLOCK], s1);
-      s2 = sycl::fma(q[d + 2], (f32)k[(i64)(d + 2) * BLOCK], s2);
-      s3 = sycl::fma(q[d + 3], (f32)k[(i64)(d + 3) * BLOCK], s3);
-    }
-    const bool seen = block + lane < last;
-    const f32 s = seen ? ((s0 + s1) + (s2 + s3)) * scale : -3.0e38f;
-    const f32 peak = sycl::fmax(m, sycl::reduce_over_group(sg, s, sycl::maximum<f32>()));
-    const f32 shrink = sycl::exp(m - peak), p = seen ? sycl::exp(s - peak) : 0.0f;
-    m = peak;
-    l = l * shrink + p; // per lane; summed over the lanes at the end
-#pragma unroll
-    for (i32 j = 0; j < NJ; j++) acc[j] *= shrink;
-    // cells past the end have weight 0 and are read from the last one: what is stored behind it may be NaN
-    const KV *v = values + (i64)block * head_dim + lane;
-    const i32 most = last - block - 1;
-    f32 weight[BLOCK];
-#pragma unroll
-    for (i32 t = 0; t < BLOCK; t++) weight[t] = pick(sg, p, t);
-#pragma unroll
-    for (i32 j = 0; j < NJ; j++)
-      if (has<NJ, EXACT>(j, head_dim)) {
-#pragma unroll
-        for (i32 t = 0; t < BLOCK; t++)
-          acc[j] = sycl::fma(weight[t], (f32)v[(i64)least(t, most) * head_dim + j * 16], acc[j]);
-      }
-  }
-  l = sycl::reduce_over_group(sg, l, sycl::plus<f32>());
-  f32 *out = partial + (((i64)row * n_heads + head) * n_splits + split) * (head_dim + 2);
-#pragma unroll
-  for (i32 j = 0; j < NJ; j++)
-    if (has<NJ, EXACT>(j, head_dim)) out[j * 16 + lane] = acc[j];
-  if (lane == 0) out[head_dim] = m, out[head_dim + 1] = l;
-}
-
-#define ATTN_SPLIT(NAME, NJ, EXACT, KV)                                                                                    \
-  NS_KERNEL void NAME(const f32 *q, const void *kv, const u8 *row_state, f32 *partial, i32 ldq, i32 n_heads, i32 n_kv,     \
-                      i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, i32 n_splits) {                             \
-    attn_split<NJ, EXACT, KV>(q, (const KV *)kv, (const RowState *)row_state, partial, ldq, n_heads, n_kv,                 \
-                              EXACT ? NJ * 16 : head_dim, layer_offset, capacity, scale, n_splits);                        \
-  }
-ATTN_SPLIT(attn_split_kv16_h64, 4, true, f16)
-ATTN_SPLIT(attn_split_kv32_h64, 4, true, f32)
-ATTN_SPLIT(attn_split_kv16_h128, 8, true, f16)
-ATTN_SPLIT(attn_split_kv32_h128, 8, true, f32)
-ATTN_SPLIT(attn_split_kv16_hx, 16, false, f16)
-ATTN_SPLIT(attn_split_kv32_hx, 16, false, f32)
-
-// Joins the pieces of each head into an activation row of n_heads * head_dim values:
-// M = max m_i, out = sum_i e^(m_i - M) acc_i / sum_i e^(m_i - M) l_i. groups = rows * parts, `parts` share a row.
+// Joins the pieces of each head into an activation row of n_heads * head_dim values. groups = rows * parts, `parts` share a row.
 NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act, i32 n_heads, i32 head_dim, i32 act_stride,
                                 i32 n_splits, i32 rows) {
   const Item it = item();
@@ -109,153 +16,9 @@ NS_KERNEL void attn_combine_act(const f32 *partial, const u8 *row_state, u8 *act
   const i32 n = ((const RowState *)row_state)[row].position / SPLIT_KEYS + 1;
   const i32 width = head_dim + 2;
   const f32 *heads = partial + (i64)row * n_heads * n_splits * width;
-  finish_act_blocks(act + (i64)row * act_stride, n_heads * head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
-                    [=](i32 i) {
-                      const i32 h = i / head_dim, d = i - h * head_dim;
-                      const f32 *p = heads + (i64)h * n_splits * width;
-                      if (n == 1) return p[d] / p[head_dim + 1];
-                      f32 peak = -3.0e38f, sum = 0, total = 0;
-                      for (i32 s = 0; s < n; s++) peak = sycl::fmax(peak, p[(i64)s * width + head_dim]);
-                      for (i32 s = 0; s < n; s++) {
-                        const f32 *o = p + (i64)s * width;
-                        const f32 e = sycl::exp(o[head_dim] - peak);
-                        sum = sycl::fma(e, o[d], sum);
-                        total = sycl::fma(e, o[head_dim + 1], total);
-                      }
-                      return sum / total;
-                    });
+  finish_act_heads(act + (i64)row * act_stride, n_heads, head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
+                   [=](i32 h, i32 d) { return join_pieces(heads + (i64)h * n_splits * width, d, n, width); });
 }
-
-// Causal attention of a chunk: row i of the chunk sees the session's cells 0..position + i.
-// out[row][head] = sum_t softmax_t(scale q . k_t) v_t, 32 keys a step with a running maximum.
-//
-// A lane is LANE_ROWS rows: keys and values are read by all lanes at once, and every lane keeps its queries, sums and weights in its
-// own columns of local memory, so nothing is exchanged and no barrier is needed. One sub-group takes NS_SG * LANE_ROWS rows of one
-// head; groups = ceil(n_rows / that) * n_heads; local memory (2 head_dim + 32) * NS_SG * LANE_ROWS floats.
-// On the CPU give it the float32 form of a half cache (expand_kv): converting single values is slow there.
-#ifdef NS_GPU
-constexpr i32 LANE_ROWS = 1; // local memory is what limits it
-#else
-constexpr i32 LANE_ROWS = 2; // each broadcast key feeds two vectors
-#endif
-template <class KV>
-NS_INLINE void attn_prompt(const f32 *q, const KV *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo, i32 n_heads,
-                        i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale, f32 *local) {
-  constexpr i32 STEP = 32, KEYS = 8, COLUMNS = 8, R = LANE_ROWS, WIDTH = NS_SG * R;
-  const Item it = item();
-  const auto sg = it.get_sub_group();
-  const i32 lane = sg.get_local_linear_id();
-  // the longest rows first: they take longest
-  const i32 group = it.get_group(0), groups = it.get_group_range(0);
-  const i32 head = group % n_heads, row0 = (groups / n_heads - 1 - group / n_heads) * WIDTH;
-  const KV *keys = kv + kv_offset + layer_offset + (i64)(head / (n_heads / n_kv)) * capacity * head_dim;
-  const KV *values = keys + (i64)n_kv * capacity * head_dim;
-  f32 *query = local + lane, *acc = query + head_dim * WIDTH, *weight = acc + head_dim * WIDTH;
-  f32 m[R], l[R];
-  i32 length[R]; // cells that the row sees
-#pragma unroll
-  for (i32 r = 0; r < R; r++) {
-    const i32 row = row0 + r * NS_SG + lane;
-    const f32 *own = q + (i64)least(row, n_rows - 1) * ldq + (i64)head * head_dim;
-    for (i32 d = 0; d < head_dim; d++) query[d * WIDTH + r * NS_SG] = own[d] * scale, acc[d * WIDTH + r * NS_SG] = 0;
-    m[r] = -3.0e38f, l[r] = 0, length[r] = position + row + 1;
-  }
-  const i32 longest = least(position + row0 + WIDTH, position + n_rows);
-  const i32 last_block = (longest - 1) / BLOCK;
-  for (i32 first = 0; first < longest; first += STEP) {
-    f32 peak[R];
-#pragma unroll
-    for (i32 r = 0; r < R; r++) peak[r] = m[r];
-    for (i32 t0 = 0; t0 < STEP; t0 += KEYS) {
-      // keys past the end come from the last block; they are masked
-      const i32 at = first + t0, block = least(at / BLOCK, last_block);
-      const KV *k = keys + (i64)block * BLOCK * head_dim + at % BLOCK;
-      f32 s[KEYS][R];
-#pragma unroll
-      for (i32 t = 0; t < KEYS; t++)
-#pragma unroll
-        for (i32 r = 0; r < R; r++) s[t][r] = 0;
-#pragma unroll 2
-      for (i32 d = 0; d < head_dim; d++) {
-        f32 a[R];
-#pragma unroll
-        for (i32 r = 0; r < R; r++) a[r] = query[d * WIDTH + r * NS_SG];
-#pragma unroll
-        for (i32 t = 0; t < KEYS; t++) {
-          const f32 b = (f32)k[(i64)d * BLOCK + t];
-#pragma unroll
-          for (i32 r = 0; r < R; r++) s[t][r] = sycl::fma(a[r], b, s[t][r]);
-        }
-      }
-#pragma unroll
-      for (i32 t = 0; t < KEYS; t++)
-#pragma unroll
-        for (i32 r = 0; r < R; r++) {
-          const f32 v = at + t < length[r] ? s[t][r] : -3.0e38f;
-          peak[r] = sycl::fmax(peak[r], v);
-          weight[(t0 + t) * WIDTH + r * NS_SG] = v;
-        }
-    }
-    const i32 n = least(STEP, longest - first);
-    f32 shrink[R];
-#pragma unroll
-    for (i32 r = 0; r < R; r++) {
-      shrink[r] = sycl::exp(m[r] - peak[r]);
-      m[r] = peak[r];
-      l[r] *= shrink[r];
-    }
-    for (i32 t = 0; t < n; t++) {
-#pragma unroll
-      for (i32 r = 0; r < R; r++) {
-        f32 *w = weight + t * WIDTH + r * NS_SG;
-        const f32 p = first + t < length[r] ? sycl::exp(*w - peak[r]) : 0.0f;
-        *w = p;
-        l[r] += p;
-      }
-    }
-    const KV *v = values + (i64)first * head_dim;
-    for (i32 d = 0; d < head_dim; d += COLUMNS) {
-      f32 a[COLUMNS][R];
-#pragma unroll
-      for (i32 i = 0; i < COLUMNS; i++)
-#pragma unroll
-        for (i32 r = 0; r < R; r++) a[i][r] = acc[(d + i) * WIDTH + r * NS_SG] * shrink[r];
-#pragma unroll 2
-      for (i32 t = 0; t < n; t++) {
-        f32 p[R];
-#pragma unroll
-        for (i32 r = 0; r < R; r++) p[r] = weight[t * WIDTH + r * NS_SG];
-#pragma unroll
-        for (i32 i = 0; i < COLUMNS; i++) {
-          const f32 b = (f32)v[(i64)t * head_dim + d + i];
-#pragma unroll
-          for (i32 r = 0; r < R; r++) a[i][r] = sycl::fma(p[r], b, a[i][r]);
-        }
-      }
-#pragma unroll
-      for (i32 i = 0; i < COLUMNS; i++)
-#pragma unroll
-        for (i32 r = 0; r < R; r++) acc[(d + i) * WIDTH + r * NS_SG] = a[i][r];
-    }
-  }
-#pragma unroll
-  for (i32 r = 0; r < R; r++) {
-    const i32 row = row0 + r * NS_SG + lane;
-    const f32 inverse = 1.0f / l[r];
-    if (row < n_rows)
-      for (i32 d = 0; d < head_dim; d++) out[(i64)row * ldo + (i64)head * head_dim + d] = acc[d * WIDTH + r * NS_SG] * inverse;
-  }
-}
-
-#define ATTN_PROMPT(NAME, KV)                                                                                              \
-  NS_KERNEL void NAME(const f32 *q, const void *kv, f32 *out, i32 n_rows, i32 position, i64 kv_offset, i32 ldq, i32 ldo,   \
-                      i32 n_heads, i32 n_kv, i32 head_dim, i64 layer_offset, i32 capacity, f32 scale,                      \
-                      sycl::ext::oneapi::experimental::work_group_memory<f32[]> local) {                                   \
-    attn_prompt<KV>(q, (const KV *)kv, out, n_rows, position, kv_offset, ldq, ldo, n_heads, n_kv, head_dim, layer_offset,  \
-                    capacity, scale, &local[0]);                                                                           \
-  }
-ATTN_PROMPT(attn_prompt_kv16, f16)
-ATTN_PROMPT(attn_prompt_kv32, f32)
 
 // The first `cells` cells (a multiple of 16) of a session's layer as float32, [key, value][n_kv][cells][head_dim] in the cache's order.
 // One work-group a head and part of it: groups = 2 n_kv * parts.
@@ -268,4 +31,29 @@ NS_KERNEL void expand_kv(const f16 *kv, f32 *out, i64 kv_offset, i64 layer_offse
   const auto sg = it.get_sub_group();
   for (i64 i = (i64)part * it.get_local_range(0) + sg.get_group_linear_id() * NS_SG + sg.get_local_linear_id(); i < n; i += step)
     to[i] = (f32)from[i];
+}
+
+// The same of eight-bit values. One sub-group a work-group.
+NS_KERNEL void expand_kv8(const void *kv, f32 *out, i64 kv_offset, i64 layer_offset, i32 n_kv, i32 head_dim, i32 capacity, i32 cells) {
+  const Item it = item();
+  const i32 parts = it.get_group_range(0) / (2 * n_kv), head = it.get_group(0) / parts, part = it.get_group(0) % parts;
+  const i32 lane = it.get_sub_group().get_local_linear_id(), size = CELLS * head_dim;
+  for (i32 block = part; block < cells / CELLS; block += parts) {
+    const i8 *from = kv_at((const i8 *)kv, kv_offset + layer_offset + (i64)head * capacity * head_dim + (i64)block * size);
+    f32 *to = out + (i64)head * cells * head_dim + (i64)block * size;
+    const f16 *scales = scales_of(from, head_dim);
+    if (head < n_kv) {
+      for (i32 d = 0; d < head_dim; d += 4) {
+        const i32 four = ((const i32 *)from)[d / 4 * CELLS + lane];
+        const f32 scale = (f32)scales[d / 32 * CELLS + lane];
+        repeat<4>([&](i32 i) { to[(d + i) * CELLS + lane] = byte_of(four, i) * scale; });
+      }
+    } else {
+      for (i32 d = 0; d < head_dim; d += 16)
+        for (i32 t = 0; t < CELLS; t += 4) {
+          const i32 four = ((const i32 *)from)[t / 4 * head_dim + d + lane];
+          repeat<4>([&](i32 i) { to[(t + i) * head_dim + d + lane] = byte_of(four, i) * (f32)scales[d / 32 * CELLS + t + i]; });
+        }
+    }
+  }
 }

@@ -2,7 +2,7 @@
 #include "ns/kernel.hpp"
 using namespace ns;
 
-// out[s] = the sum of values s * part .. (s + 1) * part of x, for each sub-group s: reading at full speed. part: a multiple of 64.
+// out[s] = the sum of values s * part .. (s + 1) * part of x, for each sub-group s: reading at full speed. part: a multiple of 256.
 // arc: load16
 NS_KERNEL void ceiling_read(const f32 *x, f32 *out, i64 part) {
   const Item it = item();
@@ -12,9 +12,10 @@ NS_KERNEL void ceiling_read(const f32 *x, f32 *out, i64 part) {
   const f32 *from = x + sub * part;
   f32 sums[4] = {0, 0, 0, 0};
 #ifdef NS_GPU
-  for (i64 i = 4 * lane; i < part; i += 4 * NS_SG) {
-    const auto v = *(const sycl::vec<f32, 4> *)(from + i);
-    repeat<4>([&](i32 k) { sums[k] += v[k]; });
+  for (i64 i = 4 * lane; i < part; i += 16 * NS_SG) {
+    sycl::vec<f32, 4> v[4];
+    repeat<4>([&](i32 j) { v[j] = *(const sycl::vec<f32, 4> *)(from + i + 4 * NS_SG * j); });
+    repeat<4>([&](i32 j) { repeat<4>([&](i32 k) { sums[k] += v[j][k]; }); });
   }
 #else
   for (i64 i = 0; i < part; i += 4 * NS_SG) repeat<4>([&](i32 k) { sums[k] += from[i + NS_SG * k + lane]; });
@@ -31,7 +32,11 @@ NS_KERNEL void ceiling_copy(const f32 *x, f32 *out, i64 part) {
   const i64 first = (it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id()) * part;
   const i32 lane = sg.get_local_linear_id();
 #ifdef NS_GPU
-  for (i64 i = first + 4 * lane; i < first + part; i += 4 * NS_SG) *(sycl::vec<f32, 4> *)(out + i) = *(const sycl::vec<f32, 4> *)(x + i);
+  for (i64 i = first + 4 * lane; i < first + part; i += 16 * NS_SG) {
+    sycl::vec<f32, 4> v[4];
+    repeat<4>([&](i32 j) { v[j] = *(const sycl::vec<f32, 4> *)(x + i + 4 * NS_SG * j); });
+    repeat<4>([&](i32 j) { *(sycl::vec<f32, 4> *)(out + i + 4 * NS_SG * j) = v[j]; });
+  }
 #else
   for (i64 i = first; i < first + part; i += 4 * NS_SG) repeat<4>([&](i32 k) { out[i + NS_SG * k + lane] = x[i + NS_SG * k + lane]; });
 #endif

@@ -1,6 +1,9 @@
 // Row-wise kernels of a transformer: norms, activation rows, SwiGLU, rotary embedding with cache store, element-wise.
 #include "ns/activation.hpp"
+#include "ns/exp.hpp"
 #include "ns/kernel.hpp"
+#include "ns/kv.hpp"
+#include "ns/lanes.hpp"
 #include "ns/rows.hpp"
 using namespace ns;
 
@@ -10,7 +13,7 @@ NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id(), group = sg.get_group_linear_id(), groups = sg.get_group_linear_range();
   f32 sum = 0;
-  for (i32 i = group * NS_SG + lane; i < dim; i += groups * NS_SG) sum = sycl::fma(x[i], x[i], sum);
+  NS_EACH_LANE(i, group * NS_SG, groups * NS_SG, dim, lane, { sum = sycl::fma(x[i], x[i], sum); });
   sum = sycl::reduce_over_group(sg, sum, sycl::plus<f32>());
   if (groups > 1) {
     if (lane == 0) local[group] = sum;
@@ -20,8 +23,6 @@ NS_INLINE f32 norm_scale(const f32 *x, i32 dim, f32 eps, Item it, f32 *local) {
   }
   return 1.0f / sycl::sqrt(sum / (f32)dim + eps);
 }
-
-NS_INLINE f32 silu(f32 v) { return v / (1.0f + sycl::exp(-v)); }
 } // namespace
 
 // out = x / sqrt(mean(x^2) + eps) * w, one work-group a row, at most 16 sub-groups.
@@ -33,7 +34,7 @@ NS_KERNEL void rms_norm(const f32 *x, const f32 *w, f32 *out, i32 dim, i32 ldx, 
   x += row * ldx, out += row * ldo;
   const f32 scale = norm_scale(x, dim, eps, it, &local[0]);
   const i32 lane = sg.get_local_linear_id(), step = sg.get_group_linear_range() * NS_SG;
-  for (i32 i = sg.get_group_linear_id() * NS_SG + lane; i < dim; i += step) out[i] = x[i] * scale * w[i];
+  NS_EACH_LANE(i, sg.get_group_linear_id() * NS_SG, step, dim, lane, { out[i] = x[i] * scale * w[i]; });
 }
 
 // The same into an activation row.
@@ -77,14 +78,14 @@ NS_KERNEL void swiglu(const f32 *gate_up, f32 *out, i32 n_ff, i32 ldx, i32 ldo) 
   const f32 *gate = gate_up + row * ldx, *up = gate + n_ff;
   out += row * ldo;
   const i32 lane = sg.get_local_linear_id(), step = sg.get_group_linear_range() * NS_SG;
-  for (i32 i = sg.get_group_linear_id() * NS_SG + lane; i < n_ff; i += step) out[i] = silu(gate[i]) * up[i];
+  NS_EACH_LANE(i, sg.get_group_linear_id() * NS_SG, step, n_ff, lane, { out[i] = silu(gate[i]) * up[i]; });
 }
 
 // Rotates the queries of each row in place and stores its rotated keys and its values in the cache.
 //   pair (a, b) -> (a cos t - b sin t, a sin t + b cos t) * attn_factor,  t = position * inv_freq[j], j < rot_dim / 2
 // adjacent: a, b = values 2j, 2j + 1 of the head; neox: j, j + rot_dim / 2. Values beyond rot_dim stay.
 // qkv: rows of n_heads + 2 n_kv heads. One sub-group a head and row: groups = rows, sub-groups loop over the heads.
-// Cache of a layer: keys [n_kv][capacity / 16][head_dim][16], then values [n_kv][capacity][head_dim] (see attention.cpp).
+// Cache of a layer: the key heads, then the value heads (see ns/kv.hpp).
 template <bool NEOX, class KV>
 NS_INLINE void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv_freq, i32 ld, i32 n_heads, i32 n_kv, i32 head_dim,
                        i32 rot_dim, i64 layer_offset, i32 capacity, f32 attn_factor) {
@@ -93,26 +94,24 @@ NS_INLINE void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv
   const i32 lane = sg.get_local_linear_id();
   const RowState state = rows[it.get_group(0)];
   f32 *row = qkv + (i64)it.get_group(0) * ld;
-  KV *cache = kv + state.kv_offset + layer_offset;
   const i32 half = rot_dim / 2;
   for (i32 h = sg.get_group_linear_id(); h < n_heads + 2 * n_kv; h += sg.get_group_linear_range()) {
     f32 *x = row + (i64)h * head_dim;
-    KV *base = cache + (i64)(h - n_heads) * capacity * head_dim; // of head h among keys and values
-    const bool key = h >= n_heads;
-    KV *cell = base + (i64)(state.position / 16) * 16 * head_dim + state.position % 16; // key value i at cell[16 i]
-    if (h < n_heads + n_kv) {
+    if (h < n_heads + n_kv)
       for (i32 j = lane; j < half; j += NS_SG) {
         const i32 ia = NEOX ? j : 2 * j, ib = NEOX ? j + half : 2 * j + 1;
         const Turn t = turn(state.position, inv_freq[j]);
         const f32 a = x[ia], b = x[ib];
-        const f32 ra = (a * t.cosine - b * t.sine) * attn_factor, rb = (a * t.sine + b * t.cosine) * attn_factor;
-        if (key) cell[16 * ia] = (KV)ra, cell[16 * ib] = (KV)rb;
-        x[ia] = ra, x[ib] = rb;
+        x[ia] = (a * t.cosine - b * t.sine) * attn_factor, x[ib] = (a * t.sine + b * t.cosine) * attn_factor;
       }
-      if (key)
-        for (i32 i = rot_dim + lane; i < head_dim; i += NS_SG) cell[16 * i] = (KV)x[i];
+    if (h < n_heads) continue;
+    // of the key or value head among both
+    KV *head = kv_at(kv, state.kv_offset + layer_offset + (i64)(h - n_heads) * capacity * head_dim);
+    if (h < n_heads + n_kv) {
+      sycl::group_barrier(sg);
+      store_cell<true>(head, state.position, head_dim, x, sg);
     } else {
-      for (i32 i = lane; i < head_dim; i += NS_SG) base[(i64)state.position * head_dim + i] = (KV)x[i];
+      store_cell<false>(head, state.position, head_dim, x, sg);
     }
   }
 }
@@ -125,8 +124,10 @@ NS_INLINE void rope_store(f32 *qkv, KV *kv, const RowState *rows, const f32 *inv
   }
 ROPE_STORE(rope_store_adjacent_kv16, false, f16)
 ROPE_STORE(rope_store_adjacent_kv32, false, f32)
+ROPE_STORE(rope_store_adjacent_kv8, false, i8)
 ROPE_STORE(rope_store_neox_kv16, true, f16)
 ROPE_STORE(rope_store_neox_kv32, true, f32)
+ROPE_STORE(rope_store_neox_kv8, true, i8)
 
 // x += y over n values.
 NS_KERNEL void add(f32 *x, const f32 *y, i64 n) {

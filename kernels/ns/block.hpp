@@ -26,9 +26,9 @@ template <class F> struct FileBlock {
 template <class F> struct CpuPart {
   const typename F::Value *q_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) : q_((const typename F::Value *)b + lane), d(1), o(0) {}
-  f32 q(i32 j) const { return F::value(q_[16 * j]); }
-  template <class G> void each(G g) const {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) : q_((const typename F::Value *)b + lane), d(1), o(0) {}
+  NS_INLINE f32 q(i32 j) const { return F::value(q_[16 * j]); }
+  template <class G> NS_INLINE void each(G g) const {
     repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
   }
 };
@@ -39,8 +39,16 @@ template <class F> constexpr i32 cpu_bytes() {
   else return F::BYTES;
 }
 
-// Formats that describe themselves (formats_k.hpp, formats_iq.hpp): they have FIELDS, cpu_pack(from, to, lane) and value(at, i).
+// Formats that describe themselves (formats_*.hpp): they have FIELDS, cpu_pack(from, to, lane) and value(at, i).
 template <class F> constexpr bool described() { return requires { F::DESCRIBED; }; }
+
+// Formats that get their levels from other lanes in the cpu layout: what is expanded is used for all activation rows at once.
+template <class F> constexpr bool once() { return requires { F::ONCE; }; }
+// Words of the table that the gpu kernels of a format keep in local memory: table(i).
+template <class F> constexpr i32 table_words() {
+  if constexpr (requires { F::TABLE; }) return F::TABLE;
+  else return 0;
+}
 
 // The 6-bit scale and minimum of group g of a Q4_K or Q5_K block, from its 12 bytes.
 NS_INLINE void k4_scale(const u8 *s, i32 g, i32 &scale, i32 &minimum) {

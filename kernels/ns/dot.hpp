@@ -1,5 +1,6 @@
 // Products of 16-byte pieces of quants with activation rows, for the gpu layout.
 #pragma once
+#include "dot_iq.hpp"
 #include "dot_k.hpp"
 #include "dp4a.hpp"
 #include "matrix.hpp"
@@ -10,7 +11,8 @@ namespace ns {
 NS_INLINE u32 spread16(u32 bits) { return ((bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21) << 4; }
 
 template <class F, i32 M>
-NS_INLINE void gpu_dot(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 cols, i32 act_stride, i32 lane) {
+NS_INLINE void gpu_dot(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 cols, i32 act_stride, i32 lane,
+                       const u32 *table) {
   const i32 nb = (cols + F::BLOCK - 1) / F::BLOCK;
   if constexpr (F::FLOAT) {
     using V = typename F::Value;
@@ -26,7 +28,7 @@ NS_INLINE void gpu_dot(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, 
       }
     }
   } else if constexpr (described<F>()) {
-    GpuDot<F>::run(packed, act, sum, row, rows, nb, cols, act_stride, lane);
+    GpuDot<F>::run(packed, act, sum, row, rows, nb, cols, act_stride, lane, table);
   } else if constexpr (std::is_same_v<F, FormatQ8_0>) {
     const u8 *q = packed + GpuPlanes<F>::start(1, rows, cols) + row * nb * 32;
     const f16 *d = (const f16 *)packed + row * nb;

@@ -1,6 +1,6 @@
 // Products of Q2_K, Q3_K and Q5_K rows with activation rows, for the gpu layout.
 #pragma once
-#include "dp4a.hpp"
+#include "dot_iq.hpp"
 #include "matrix.hpp"
 
 #ifdef NS_GPU
@@ -8,7 +8,8 @@ namespace ns {
 template <> struct GpuDot<FormatQ5_K> {
   // eight lanes a block: lane c has 32 values of each of the groups 2 (c / 2) and 2 (c / 2) + 1, half c % 2
   template <i32 M>
-  static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane) {
+  static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane,
+                            const u32 *) {
     constexpr i32 BYTES = FormatQ5_K::BYTES;
     const u8 *b = packed + row * nb * BYTES;
     const i32 c = lane & 7, g = c >> 1, h = c & 1;
@@ -42,7 +43,8 @@ template <> struct GpuDot<FormatQ5_K> {
 template <> struct GpuDot<FormatQ3_K> {
   // four lanes a block: lane c has 16 bytes of two bits, 16 values of each of the groups 8 n + 2 j + e (j < 4), n = c / 2, e = c % 2
   template <i32 M>
-  static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane) {
+  static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane,
+                            const u32 *) {
     using P = GpuPlanes<FormatQ3_K>;
     const i64 first = row * nb;
     const u8 *h = packed + first * 32, *q = packed + P::start(1, rows, cols) + first * 64;
@@ -74,11 +76,12 @@ template <> struct GpuDot<FormatQ3_K> {
 template <> struct GpuDot<FormatQ2_K> {
   // lanes as for Q3_K
   template <i32 M>
-  static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane) {
+  static NS_INLINE void run(const u8 *packed, const u8 *act, f32 (&sum)[M], i64 row, i64 rows, i32 nb, i32 cols, i32 act_stride, i32 lane,
+                            const u32 *table) {
     if constexpr (M > 7) { // as many rows take more registers than an Alchemist card has: the weights are read twice
       f32 first[4] = {}, last[M - 4] = {};
-      run<4>(packed, act, first, row, rows, nb, cols, act_stride, lane);
-      run<M - 4>(packed, act + 4 * (i64)act_stride, last, row, rows, nb, cols, act_stride, lane);
+      run<4>(packed, act, first, row, rows, nb, cols, act_stride, lane, table);
+      run<M - 4>(packed, act + 4 * (i64)act_stride, last, row, rows, nb, cols, act_stride, lane, table);
       repeat<M>([&](i32 m) __attribute__((always_inline)) { sum[m] += m < 4 ? first[m] : last[m - 4]; });
       return;
     }

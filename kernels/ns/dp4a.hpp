@@ -40,7 +40,5 @@ struct ActRow {
   }
 };
 
-// Products of the formats that describe themselves: GpuDot<F>::run adds the lane's share of a row's products with M activation rows.
-template <class F> struct GpuDot;
 } // namespace ns
 #endif

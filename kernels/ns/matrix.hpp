@@ -15,6 +15,11 @@
 //   Q4_K      256    144    32  nibble                  d sc           -dmin mn
 //   Q5_K      256    176    32  nibble + 16 bit         d sc           -dmin mn
 //   Q6_K      256    210    16  6 bits - 32             d sc           0
+//   IQ4_NL     32     18    32  level of a nibble       d              0
+//   IQ4_XS    256    136    32  level of a nibble       d sc           0
+//   IQ3_S     256    110     8  two rows of 4 levels    d sc           0             (IQ3_XXS: 98 bytes)
+//   IQ2_S     256     82     8  a row of 8 levels       d sc           0             (IQ2_XS: 74, IQ2_XXS: 66)
+//   IQ1_M     256     56     8  a row of 8 levels       d sc           0
 //
 // Rows of float formats are padded to whole blocks of 32 with zeros.
 //
@@ -23,7 +28,9 @@
 // gpu layout: one plane a field, [rows][blocks][bytes of the field], each plane on a 256-byte boundary, so that 16 bytes of quants
 // are one aligned load. Q4_K and Q5_K keep their blocks: they are aligned as they are.
 #pragma once
+#include "formats_iq4.hpp"
 #include "formats_k.hpp"
+#include "formats_rows.hpp"
 
 namespace ns {
 // ---------------------------------------------------------------- formats
@@ -84,9 +91,9 @@ template <class F> constexpr i64 cpu_size(i64 rows, i64 cols) {
 template <> struct CpuPart<FormatQ8_0> {
   const i8 *q_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) : q_((const i8 *)b + 32 + lane), d(half_at(b + 2 * lane)), o(0) {}
-  f32 q(i32 j) const { return (f32)q_[16 * j]; }
-  template <class G> void each(G g) const {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) : q_((const i8 *)b + 32 + lane), d(half_at(b + 2 * lane)), o(0) {}
+  NS_INLINE f32 q(i32 j) const { return (f32)q_[16 * j]; }
+  template <class G> NS_INLINE void each(G g) const {
     repeat<32>([&](i32 j) __attribute__((always_inline)) { g(j, q(j)); });
   }
 };
@@ -94,16 +101,16 @@ template <bool M, bool H> struct CpuPart<FormatNibble32<M, H>> {
   using F = FormatNibble32<M, H>;
   const u8 *q_, *h_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) : q_(b + 16 * F::HEAD + lane), h_(q_ + 256), d(half_at(b + 2 * lane)) {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) : q_(b + 16 * F::HEAD + lane), h_(q_ + 256), d(half_at(b + 2 * lane)) {
     if constexpr (M) o = half_at(b + 32 + 2 * lane);
     else o = (f32)-F::SHIFT * d;
   }
-  f32 q(i32 j) const {
+  NS_INLINE f32 q(i32 j) const {
     i32 v = j < 16 ? q_[16 * j] & 15 : q_[16 * (j - 16)] >> 4;
     if constexpr (H) v |= (h_[16 * (j / 8)] >> (j % 8) & 1) << 4;
     return (f32)v;
   }
-  template <class G> void each(G g) const {
+  template <class G> NS_INLINE void each(G g) const {
     repeat<16>([&](i32 j) __attribute__((always_inline)) {
       const i32 v = q_[16 * j];
       i32 low = v & 15, high = v >> 4;
@@ -120,14 +127,14 @@ template <> struct CpuPart<FormatQ4_K> {
   static constexpr i32 HEAD = 64, BYTES = 288;
   const u8 *q_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) {
     const u8 *part = b + HEAD + BYTES * p;
     d = half_at(b + 2 * lane) * (f32)part[lane];
     o = -half_at(b + 32 + 2 * lane) * (f32)part[16 + lane];
     q_ = part + 32 + lane;
   }
-  f32 q(i32 j) const { return (f32)(j < 16 ? q_[16 * j] & 15 : q_[16 * (j - 16)] >> 4); }
-  template <class G> void each(G g) const {
+  NS_INLINE f32 q(i32 j) const { return (f32)(j < 16 ? q_[16 * j] & 15 : q_[16 * (j - 16)] >> 4); }
+  template <class G> NS_INLINE void each(G g) const {
     repeat<16>([&](i32 j) __attribute__((always_inline)) {
       const i32 v = q_[16 * j];
       g(j, (f32)(v & 15)), g(j + 16, (f32)(v >> 4));
@@ -139,16 +146,16 @@ template <> struct CpuPart<FormatQ6_K> {
   static constexpr i32 HEAD = 32, BYTES = 208;
   const u8 *l_, *h_;
   f32 d, o;
-  CpuPart(const u8 *b, i32 p, i32 lane) : o(0) {
+  NS_INLINE CpuPart(const u8 *b, i32 p, i32 lane) : o(0) {
     const u8 *part = b + HEAD + BYTES * p;
     d = half_at(b + 2 * lane) * (f32)((const i8 *)part)[lane];
     l_ = part + 16 + lane;
     h_ = part + 144 + lane;
   }
-  f32 q(i32 j) const {
+  NS_INLINE f32 q(i32 j) const {
     return (f32)(((l_[16 * (j % 8)] >> 4 * (j / 8) & 15) | (h_[16 * (j % 4)] >> 2 * (j / 4) & 3) << 4) - 32);
   }
-  template <class G> void each(G g) const {
+  template <class G> NS_INLINE void each(G g) const {
     repeat<4>([&](i32 j) __attribute__((always_inline)) {
       const i32 h = h_[16 * j], a = l_[16 * j], c = l_[16 * (j + 4)];
       g(j, (f32)(((a & 15) | (h << 4 & 48)) - 32));
@@ -165,10 +172,12 @@ template <class F> NS_INLINE void cpu_pack(const u8 *from, u8 *to, i32 lane) {
     F::cpu_pack(from, to, lane);
   } else if constexpr (F::FLOAT) {
     using V = typename F::Value;
+#pragma nounroll
     for (i32 j = 0; j < 32; j++) ((V *)to)[16 * j + lane] = ((const V *)from)[j];
   } else if constexpr (std::is_same_v<F, FormatQ4_K>) {
     using Part = CpuPart<F>;
     ((u16 *)to)[lane] = *(const u16 *)from, ((u16 *)to)[16 + lane] = *(const u16 *)(from + 2);
+#pragma nounroll
     for (i32 g = 0; g < 8; g++) {
       i32 scale, minimum;
       k4_scale(from + 4, g, scale, minimum);
@@ -176,31 +185,40 @@ template <class F> NS_INLINE void cpu_pack(const u8 *from, u8 *to, i32 lane) {
       part[0] = (u8)scale, part[16] = (u8)minimum;
       const u8 *q = from + 16 + 32 * (g / 2);
       const i32 shift = 4 * (g % 2);
+#pragma nounroll
       for (i32 j = 0; j < 16; j++) part[32 + 16 * j] = (u8)((q[j] >> shift & 15) | (q[j + 16] >> shift & 15) << 4);
     }
   } else if constexpr (std::is_same_v<F, FormatQ6_K>) {
     using Part = CpuPart<F>;
     ((u16 *)to)[lane] = *(const u16 *)(from + 208);
+#pragma nounroll
     for (i32 p = 0; p < 16; p++) { // values 128 n + 32 j + l of the block, l = l0 ..
       const i32 n = p / 8, j = p / 2 % 4, l0 = p % 2 * 16;
       const u8 *low = from + 64 * n + 32 * (j & 1) + l0, *high = from + 128 + 32 * n + l0;
       const i32 a = 4 * (j >> 1), c = 2 * j;
       u8 *part = to + Part::HEAD + Part::BYTES * p + lane;
       part[0] = from[192 + p];
+#pragma nounroll
       for (i32 k = 0; k < 8; k++) part[16 + 16 * k] = (u8)((low[k] >> a & 15) | (low[k + 8] >> a & 15) << 4);
+#pragma nounroll
       for (i32 k = 0; k < 4; k++) {
         i32 bits = 0;
+#pragma nounroll
         for (i32 i = 0; i < 4; i++) bits |= (high[k + 4 * i] >> c & 3) << 2 * i;
         part[144 + 16 * k] = (u8)bits;
       }
     }
   } else if constexpr (std::is_same_v<F, FormatQ8_0>) {
     ((u16 *)to)[lane] = *(const u16 *)from;
+#pragma nounroll
     for (i32 j = 0; j < 32; j++) to[32 + 16 * j + lane] = from[2 + j];
   } else {
+#pragma nounroll
     for (i32 k = 0; k < F::HEAD / 2; k++) ((u16 *)to)[16 * k + lane] = ((const u16 *)from)[k];
+#pragma nounroll
     for (i32 j = 0; j < 16; j++) to[16 * F::HEAD + 16 * j + lane] = from[F::HEAD + 4 * F::HAS_H + j];
     if constexpr (F::HAS_H)
+#pragma nounroll
       for (i32 k = 0; k < 4; k++) to[16 * F::HEAD + 256 + 16 * k + lane] = from[F::HEAD + k];
   }
 }

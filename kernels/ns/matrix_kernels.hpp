@@ -6,40 +6,60 @@
 
 namespace ns {
 #ifdef NS_CPU
-// d sum_j q_j x_j + o sum_j x_j of one part, added to `sum`; the sums of parts are at sums_at.
-template <class F> NS_INLINE f32 add_part(const CpuPart<F> &part, const u8 *act, i64 sums_at, i32 index, f32 sum) {
-  const f32 *x = (const f32 *)act + (i64)index * F::PART;
-  f32 a[4] = {0, 0, 0, 0};
-  part.each([&](i32 j, f32 q) __attribute__((always_inline)) { a[j % 4] = sycl::fma(x[j], q, a[j % 4]); });
-  sum = sycl::fma(part.d, (a[0] + a[1]) + (a[2] + a[3]), sum);
-  if constexpr (F::HAS_OFFSET) sum = sycl::fma(part.o, ((const f32 *)(act + sums_at))[index], sum);
-  return sum;
-}
-
 NS_INLINE void store(f32 *to, f32 value, i32 add) { *to = add ? *to + value : value; }
 
 // y[m][row] (+)= sum_i W[row][i] x_m[i] for the first N activation rows, N <= 4; `row` is the lane's row of the group at w. Every
-// row m runs the same operations in the same order, whatever N is. (The sums have names: an array of them would not stay in registers.)
+// row m runs the same operations in the same order, whatever N is: four chains over the values of a part, d times their sum, and o times
+// the part's sum of x, which is at sums_at.
 template <class F, i32 N>
 NS_INLINE void cpu_rows(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add, i32 lane) {
   const i32 nb = blocks_of<F>(cols);
   const i64 sums_at = F::PART == 16 ? act_xh(cols) : act_xs(cols), stride = act_stride;
-  f32 s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+  f32 sum[N];
+  repeat<N>([&](i32 m) __attribute__((always_inline)) { sum[m] = 0; });
   // one loop over all parts: in a loop of blocks around one of parts the compiler would take every lane's addresses one by one
   constexpr i32 PARTS = F::BLOCK / F::PART;
   for (i32 index = 0; index < nb * PARTS; index++) {
     const CpuPart<F> part(w + (i64)(index / PARTS) * (16 * cpu_bytes<F>()), index % PARTS, lane);
-    s0 = add_part<F>(part, act, sums_at, index, s0);
-    if constexpr (N > 1) s1 = add_part<F>(part, act + stride, sums_at, index, s1);
-    if constexpr (N > 2) s2 = add_part<F>(part, act + 2 * stride, sums_at, index, s2);
-    if constexpr (N > 3) s3 = add_part<F>(part, act + 3 * stride, sums_at, index, s3);
+    // each value is expanded once for all rows
+    f32 a[N][4];
+    repeat<N>([&](i32 m) __attribute__((always_inline)) { a[m][0] = a[m][1] = a[m][2] = a[m][3] = 0; });
+    const f32 *x = (const f32 *)act + (i64)index * F::PART;
+    part.each([&](i32 j, f32 q) __attribute__((always_inline)) {
+      repeat<N>([&](i32 m) __attribute__((always_inline)) {
+        a[m][j % 4] = sycl::fma(((const f32 *)((const u8 *)x + m * stride))[j], q, a[m][j % 4]);
+      });
+    });
+    repeat<N>([&](i32 m) __attribute__((always_inline)) {
+      sum[m] = sycl::fma(part.d, (a[m][0] + a[m][1]) + (a[m][2] + a[m][3]), sum[m]);
+      if constexpr (F::HAS_OFFSET) sum[m] = sycl::fma(part.o, ((const f32 *)(act + m * stride + sums_at))[index], sum[m]);
+    });
   }
   if (row >= rows) return;
-  y += row;
-  store(y, s0, add);
-  if constexpr (N > 1) store(y + ldy, s1, add);
-  if constexpr (N > 2) store(y + 2 * (i64)ldy, s2, add);
-  if constexpr (N > 3) store(y + 3 * (i64)ldy, s3, add);
+  repeat<N>([&](i32 m) __attribute__((always_inline)) { store(y + m * (i64)ldy + row, sum[m], add); });
+}
+
+// The same for any number of rows, each part being expanded once for all of them.
+template <class F, i32 M>
+NS_INLINE void cpu_rows_once(const u8 *w, const u8 *act, f32 *y, i32 row, i32 rows, i32 cols, i32 act_stride, i32 ldy, i32 add, i32 lane) {
+  const i32 nb = blocks_of<F>(cols);
+  constexpr i32 PARTS = F::BLOCK / F::PART;
+  f32 sum[M];
+  repeat<M>([&](i32 m) __attribute__((always_inline)) { sum[m] = 0; });
+  for (i32 index = 0; index < nb * PARTS; index++) {
+    const CpuPart<F> part(w + (i64)(index / PARTS) * (16 * cpu_bytes<F>()), index % PARTS, lane);
+    const f32 *x = (const f32 *)act + (i64)index * F::PART;
+    f32 q[F::PART];
+    part.each([&](i32 j, f32 value) __attribute__((always_inline)) { q[j] = value; });
+    repeat<M>([&](i32 m) __attribute__((always_inline)) {
+      const f32 *xm = (const f32 *)((const u8 *)x + m * (i64)act_stride);
+      f32 a[4] = {0, 0, 0, 0};
+      repeat<F::PART>([&](i32 j) __attribute__((always_inline)) { a[j % 4] = sycl::fma(xm[j], q[j], a[j % 4]); });
+      sum[m] = sycl::fma(part.d, (a[0] + a[1]) + (a[2] + a[3]), sum[m]);
+    });
+  }
+  if (row >= rows) return;
+  repeat<M>([&](i32 m) __attribute__((always_inline)) { store(y + m * (i64)ldy + row, sum[m], add); });
 }
 
 template <class F, i32 M>
@@ -48,12 +68,17 @@ NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 col
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const i32 group = it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id();
-  if (group * 16 >= rows) return;
-  const u8 *w = packed + (i64)group * blocks_of<F>(cols) * 16 * cpu_bytes<F>();
-  constexpr i32 N = M > 4 ? 4 : M;
-  cpu_rows<F, N>(w, act, y, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
-  if constexpr (M > 4)
-    cpu_rows<F, M - 4>(w, act + 4 * (i64)act_stride, y + 4 * (i64)ldy, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+  // Groups beyond the rows read those of the last one and store nothing: behind a branch the levels could not go from lane to lane.
+  const i32 last = (rows - 1) / 16, there = least(group, last);
+  const u8 *w = packed + (i64)there * blocks_of<F>(cols) * 16 * cpu_bytes<F>();
+  if constexpr (once<F>()) {
+    cpu_rows_once<F, M>(w, act, y, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+  } else {
+    constexpr i32 N = M > 4 ? 4 : M;
+    cpu_rows<F, N>(w, act, y, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+    if constexpr (M > 4)
+      cpu_rows<F, M - 4>(w, act + 4 * (i64)act_stride, y + 4 * (i64)ldy, group * 16 + lane, rows, cols, act_stride, ldy, add, lane);
+  }
 }
 #else
 // One sub-group a row of the matrix; lanes share the row's 16-byte pieces and their sums are added at the end.
@@ -63,11 +88,19 @@ NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 col
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const i64 row = (i64)it.get_group(0) * sg.get_group_linear_range() + sg.get_group_linear_id();
+  const u32 *table = nullptr;
+  if constexpr (table_words<F>() > 0) { // the format's levels, once a work-group
+    sycl::ext::oneapi::experimental::work_group_static<u32[table_words<F>()]> store;
+    u32 *words = &store[0];
+    for (i32 i = it.get_local_id(0); i < table_words<F>(); i += it.get_local_range(0)) words[i] = F::table(i);
+    sycl::group_barrier(it.get_group());
+    table = words;
+  }
   if (row >= rows) return;
   f32 sum[M];
 #pragma unroll
   for (i32 m = 0; m < M; m++) sum[m] = 0;
-  gpu_dot<F, M>(packed, act, sum, row, rows, cols, act_stride, lane);
+  gpu_dot<F, M>(packed, act, sum, row, rows, cols, act_stride, lane, table);
 #pragma unroll
   for (i32 m = 0; m < M; m++) sum[m] = sycl::reduce_over_group(sg, sum[m], sycl::plus<f32>());
   if (lane == 0) {
@@ -79,6 +112,12 @@ NS_INLINE void matvec(const u8 *packed, const u8 *act, f32 *y, i32 rows, i32 col
   }
 }
 #endif
+
+// What missing rows are packed from.
+struct ZeroBlock {
+  alignas(4) u8 v[256];
+};
+inline constexpr ZeroBlock ZEROS{};
 
 template <class F>
 NS_INLINE void pack(const u8 *raw, u8 *packed, i32 first_row, i32 n_rows, i32 rows, i32 cols) {
@@ -96,15 +135,15 @@ NS_INLINE void pack(const u8 *raw, u8 *packed, i32 first_row, i32 n_rows, i32 ro
   if (row >= round_up(rows, 16) || !(mine || padding)) return;
 #ifdef NS_CPU
   u8 *to = packed + ((row / 16) * nb + block) * 16 * cpu_bytes<F>();
-  u8 zero[F::BYTES] = {};
   if constexpr (F::FLOAT) {
     using V = typename F::Value;
     for (i32 j = 0; j < 32; j++) {
       const i64 col = block * 32 + j;
       ((V *)to)[16 * j + row % 16] = mine && col < cols ? ((const V *)raw)[from * cols + col] : (V)0;
     }
-  } else if (mine) cpu_pack<F>(raw + (from * nb + block) * F::BYTES, to, row % 16);
-  else cpu_pack<F>(zero, to, row % 16);
+  } else {
+    cpu_pack<F>(mine ? raw + (from * nb + block) * F::BYTES : ZEROS.v, to, row % 16);
+  }
 #else
   if (!mine) return;
   const i64 at = row * nb + block;
@@ -172,7 +211,19 @@ NS_KERNEL void NS_NAME(dequant_f16)(const u8 *packed, f16 *out, i32 first_row, i
                                         i32 ldy, i32 add) {                                                                \
     ns::matvec<NS_FORMAT, M>(packed, act, y, rows, cols, act_stride, ldy, add);                                             \
   }
-#ifdef NS_QUANTS
+#if defined NS_TABLE
+// y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row, and the more of
+// them a work-group has the fewer times the table of levels is read.
+// arc: load16, dp4a, slm
+NS_MATVEC(1)
+NS_MATVEC(2)
+NS_MATVEC(3)
+NS_MATVEC(4)
+NS_MATVEC(5)
+NS_MATVEC(6)
+NS_MATVEC(7)
+NS_MATVEC(8)
+#elif defined NS_QUANTS
 // y[m][row] (+)= W x_m for m < the number in the name; act rows as activation.hpp. cpu: a sub-group is 16 rows; gpu: one row.
 // arc: load16, dp4a
 NS_MATVEC(1)

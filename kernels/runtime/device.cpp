@@ -221,6 +221,8 @@ ns_device_info describe(const sycl::device &d) {
   info.has_fp16 = d.has(sycl::aspect::fp16);
   info.has_fp64 = d.has(sycl::aspect::fp64);
   info.has_copy_engine = has_copy_engine(d);
+  info.has_esimd = d.has(sycl::aspect::ext_intel_esimd);
+  info.has_matrix_units = d.has(sycl::aspect::ext_intel_matrix);
   info.has_native_graphs = is_level_zero(d) && std::strncmp(info.architecture, "bmg", 3) == 0;
   info.total_memory = d.get_info<sycl::info::device::global_mem_size>();
   info.max_allocation = d.get_info<sycl::info::device::max_mem_alloc_size>();

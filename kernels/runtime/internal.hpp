@@ -99,7 +99,7 @@ struct ArgShape {
 struct KernelShape {
   std::string name, entry;
   uint32_t sub_group_size = 0;
-  bool needs_fp64 = false, needs_fp16 = false;
+  bool needs_fp64 = false, needs_fp16 = false, esimd = false;
   std::vector<ArgShape> args;
   /// "argument 3 (n)"
   std::string argument(size_t i) const { return "argument " + std::to_string(i) + (i < args.size() && !args[i].name.empty() ? " (" + args[i].name + ")" : ""); }
@@ -109,6 +109,7 @@ struct ModuleShape {
   std::string name, variant;
   std::string spirv_file, spirv_sha256;
   uint64_t spirv_bytes = 0;
+  bool large_registers = false; // 256 registers a thread
   struct Native {
     std::string file, sha256;
   };
@@ -136,7 +137,7 @@ struct Image {
 };
 
 /// Native code for this very card (may be empty), else the cache, else SPIR-V.
-Built build_program(ns_context &context, const std::string &name, Image native, Image spirv);
+Built build_program(ns_context &context, const std::string &name, Image native, Image spirv, bool large_registers = false);
 
 std::vector<unsigned char> read_file(const std::string &path);
 

@@ -31,7 +31,9 @@ void check_content(const void *data, size_t bytes, const std::string &expected, 
 /// Does the device run this kernel at all?
 void check_device(const ns_context &c, const ns_module &m, const KernelShape &k) {
   std::string who = "kernel " + k.name + " (module " + m.shape.name + ")";
-  if (k.sub_group_size) {
+  if (k.esimd) {
+    if (!c.info.has_esimd) fail(NS_ERROR_UNSUPPORTED, who + " is written for the threads of a graphics card, which " + c.info.name + " is not");
+  } else if (k.sub_group_size) {
     std::vector<std::string> sizes;
     bool has = false;
     for (size_t s : c.device.get_info<sycl::info::device::sub_group_sizes>()) {
@@ -109,7 +111,7 @@ ns_module *load_embedded(ns_context &c, const ns_embedded_module &embedded, bool
     Image native;
     for (size_t j = 0; j < v.n_natives; j++)
       if (!std::strcmp(v.natives[j].architecture, c.info.architecture)) native = {v.natives[j].data, v.natives[j].bytes};
-    Built built = build_program(c, name, native, {v.spirv, v.spirv_bytes});
+    Built built = build_program(c, name, native, {v.spirv, v.spirv_bytes}, shape.large_registers);
     return new_module(c, std::move(shape), std::move(built), holds_context);
   }
   fail(NS_ERROR_UNSUPPORTED, "embedded module " + name + " has no variant \"" + variant + "\" for " + c.info.name);
@@ -139,7 +141,7 @@ ns_status ns_module_load(ns_context *c, const char *dir, const char *name, ns_mo
       native = read_file(path);
       if (!it->second.sha256.empty()) check_content(native.data(), native.size(), it->second.sha256, path);
     }
-    Built built = build_program(*c, module, {native.data(), native.size()}, {spirv.data(), spirv.size()});
+    Built built = build_program(*c, module, {native.data(), native.size()}, {spirv.data(), spirv.size()}, shape.large_registers);
     *out = new_module(*c, std::move(shape), std::move(built), true);
   });
 }

@@ -36,7 +36,7 @@ extern "C" {
 #endif
 
 /* Grows when a signature or a struct below changes. ns_abi_version() is what the library was built with. */
-#define NS_ABI_VERSION 2
+#define NS_ABI_VERSION 3
 
 typedef enum ns_status {
   NS_OK = 0,
@@ -78,6 +78,7 @@ typedef struct ns_device_info {
   uint32_t max_work_group;
   uint32_t sub_group_sizes; /* bit s set: sub-groups of s work-items exist (8, 16, 32) */
   uint32_t has_fp16, has_fp64, has_copy_engine, has_native_graphs;
+  uint32_t has_esimd, has_matrix_units; /* kernels of whole hardware threads; units that multiply matrices */
   uint64_t total_memory, free_memory; /* bytes; free is the best figure known now */
   uint64_t max_allocation; /* one block */
   uint64_t local_memory;   /* of one work-group */

@@ -66,10 +66,10 @@ private:
 };
 
 /// nullptr and the driver's words in `log` when the driver refuses the code.
-ze_module_handle_t ze_module(ns_context &c, uint32_t format, Image image, std::string &log) {
+ze_module_handle_t ze_module(ns_context &c, uint32_t format, Image image, const std::string &options, std::string &log) {
   auto zc = sycl::get_native<level_zero>(c.context);
   auto zd = sycl::get_native<level_zero>(c.device);
-  ze::module_desc d{ze::type_module_desc, nullptr, format, image.bytes, static_cast<const uint8_t *>(image.data), format == ze::format_spirv ? level_zero_options : "", nullptr};
+  ze::module_desc d{ze::type_module_desc, nullptr, format, image.bytes, static_cast<const uint8_t *>(image.data), format == ze::format_spirv ? options.c_str() : "", nullptr};
   ze_module_handle_t module = nullptr;
   ze::module_build_log build_log = nullptr;
   auto r = ze_call<ze::module_create>("zeModuleCreate")(zc, zd, &d, &module, &build_log);
@@ -94,15 +94,15 @@ std::vector<unsigned char> ze_binary(ze_module_handle_t module) {
   return bytes;
 }
 
-Built build_level_zero(ns_context &c, const std::string &name, Image native, Image spirv, const std::string &key) {
+Built build_level_zero(ns_context &c, const std::string &name, Image native, Image spirv, const std::string &options, const std::string &key) {
   bool native_allowed = setting("NS_NATIVE") != "0";
   std::string log;
   if (native_allowed && native.bytes)
-    if (auto m = ze_module(c, ze::format_native, native, log)) return {std::make_unique<ZeProgram>(c, m), "native"};
+    if (auto m = ze_module(c, ze::format_native, native, "", log)) return {std::make_unique<ZeProgram>(c, m), "native"};
   if (native_allowed)
     if (auto cached = cache_read(key))
-      if (auto m = ze_module(c, ze::format_native, {cached->data(), cached->size()}, log)) return {std::make_unique<ZeProgram>(c, m), "cache"};
-  auto m = ze_module(c, ze::format_spirv, spirv, log);
+      if (auto m = ze_module(c, ze::format_native, {cached->data(), cached->size()}, "", log)) return {std::make_unique<ZeProgram>(c, m), "cache"};
+  auto m = ze_module(c, ze::format_spirv, spirv, options, log);
   if (!m) fail(NS_ERROR, "module " + name + " cannot be built for " + c.info.name + ": " + log);
   auto program = std::make_unique<ZeProgram>(c, m);
   if (native_allowed) {
@@ -233,13 +233,14 @@ void *cl_symbol(const char *name) {
   return symbol("libOpenCL.so.1", name, handle);
 }
 
-Built build_program(ns_context &c, const std::string &name, Image native, Image spirv) {
+Built build_program(ns_context &c, const std::string &name, Image native, Image spirv, bool large_registers) {
   if (spirv.bytes < 20 || std::memcmp(spirv.data, "\x03\x02\x23\x07", 4)) fail(NS_ERROR_FILE, "module " + name + ": this is no SPIR-V");
   std::string options = is_level_zero(c.device) ? level_zero_options : opencl_options;
+  if (large_registers && is_level_zero(c.device)) options += " -ze-opt-large-register-file";
   // One line each: a key means one build of one module by one driver for one device.
   std::string key = std::string("nextsycl module 1\n") + sha256(spirv.data, spirv.bytes) + "\n" + c.info.backend + "\n" + c.info.name + "\n" + std::to_string(c.info.device_id) + "\n" + c.info.driver + "\n" +
                     c.device.get_platform().get_info<sycl::info::platform::version>() + "\n" + options + "\n";
-  if (is_level_zero(c.device)) return build_level_zero(c, name, native, spirv, key);
+  if (is_level_zero(c.device)) return build_level_zero(c, name, native, spirv, options, key);
   if (is_opencl(c.device)) return build_opencl(c, name, spirv, key);
   return {std::make_unique<BundleProgram>(c, spirv), "spirv"};
 }

@@ -196,6 +196,7 @@ ModuleShape parse_module(const std::string &text, const std::string &where) {
   const Json &spirv = check.member(top, "spirv", Json::object);
   m.spirv_file = check.file(spirv);
   m.spirv_sha256 = check.text(spirv, "sha256");
+  if (const Json *options = top.get("build_options")) m.large_registers = options->string.find("-ze-opt-large-register-file") != std::string::npos;
   m.spirv_bytes = check.number(spirv, "bytes", 1ull << 32);
   if (const Json *natives = top.get("native"); natives && natives->kind == Json::object)
     for (auto &n : natives->members) {
@@ -208,6 +209,7 @@ ModuleShape parse_module(const std::string &text, const std::string &where) {
     shape.name = check.text(k, "name");
     shape.entry = check.text(k, "entry");
     shape.sub_group_size = static_cast<uint32_t>(check.number(k, "sub_group_size", 256));
+    if (const Json *esimd = k.get("esimd")) shape.esimd = esimd->kind == Json::boolean && esimd->value;
     if (const Json *aspects = k.get("aspects"); aspects && aspects->kind == Json::list)
       for (const Json &a : aspects->items) {
         shape.needs_fp16 |= (a.kind == Json::number && a.value == 5) || a.string == "fp16";

@@ -16,6 +16,7 @@ taken up again by the next run. Standard library only.
 # SPDX-License-Identifier: MIT
 
 import concurrent.futures
+import contextlib
 import errno
 import fnmatch
 import hashlib
@@ -291,8 +292,10 @@ class Progress:
     def stop(self):
         self.stopping = True
         for child in list(self.children):
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGTERM)
+            # a child may end, and its own thread collect it, at any moment
+            with contextlib.suppress(ProcessLookupError):
+                if child.poll() is None:
+                    os.killpg(child.pid, signal.SIGTERM)
         if self.terminal:
             print("\r\033[K", end="", file=sys.stderr)
 

@@ -68,6 +68,7 @@ void wrap(ze_event_dditable_t *table) {
   }
 
 TABLE(zeGetContextProcAddrTable, ze_context_dditable_t)
+TABLE(zeGetDeviceProcAddrTable, ze_device_dditable_t)
 TABLE(zeGetMemProcAddrTable, ze_mem_dditable_t)
 TABLE(zeGetCommandListProcAddrTable, ze_command_list_dditable_t)
 TABLE(zeGetCommandListExpProcAddrTable, ze_command_list_exp_dditable_t)

@@ -1,5 +1,5 @@
 // Loads modules with the Level Zero driver and prints their kernels with the sub-group size that the driver chose.
-//   load FILE...     FILE.spv is SPIR-V, everything else native code
+//   load [-o OPTIONS] FILE...     FILE.spv is SPIR-V, everything else native code; -o among the files: more options for the SPIR-V behind it
 // One line a kernel: FILE KERNEL SUB_GROUP_SIZE PRIVATE_BYTES SPILL_BYTES. Exit 1 when a file is refused.
 // SPDX-License-Identifier: MIT
 #include <cstdint>
@@ -19,7 +19,7 @@ bool bad(ze_result_t result, const char *what) {
   return true;
 }
 
-bool load(ze_context_handle_t context, ze_device_handle_t device, const std::string &file) {
+bool load(ze_context_handle_t context, ze_device_handle_t device, const std::string &file, const std::string &more) {
   std::ifstream in(file, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
   if (bytes.empty()) {
@@ -27,12 +27,13 @@ bool load(ze_context_handle_t context, ze_device_handle_t device, const std::str
     return false;
   }
   const bool spirv = file.size() > 4 && file.compare(file.size() - 4, 4, ".spv") == 0;
+  const std::string options = "-ze-opt-greater-than-4GB-buffer-required" + (more.empty() ? "" : " " + more);
   ze_module_desc_t desc = {};
   desc.stype = ZE_STRUCTURE_TYPE_MODULE_DESC;
   desc.format = spirv ? ZE_MODULE_FORMAT_IL_SPIRV : ZE_MODULE_FORMAT_NATIVE;
   desc.inputSize = bytes.size();
   desc.pInputModule = (const uint8_t *)bytes.data();
-  desc.pBuildFlags = spirv ? "-ze-opt-greater-than-4GB-buffer-required" : "";
+  desc.pBuildFlags = spirv ? options.c_str() : "";
   ze_module_handle_t module = nullptr;
   ze_module_build_log_handle_t log = nullptr;
   const ze_result_t result = zeModuleCreate(context, device, &desc, &module, &log);
@@ -80,7 +81,11 @@ int main(int count, char **arguments) {
   ze_context_handle_t context = nullptr;
   if (bad(zeContextCreate(driver, &desc, &context), "zeContextCreate")) return 1;
   int failures = 0;
-  for (int i = 1; i < count; i++) failures += !load(context, device, arguments[i]);
+  std::string more;
+  for (int i = 1; i < count; i++) {
+    if (!strcmp(arguments[i], "-o") && i + 1 < count) more = arguments[++i];
+    else failures += !load(context, device, arguments[i], more);
+  }
   zeContextDestroy(context);
   return failures ? 1 : 0;
 }

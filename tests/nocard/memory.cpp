@@ -12,14 +12,46 @@ struct Block {
   ze_device_handle_t device;
 };
 
-const size_t budget = setting("NS_NOCARD_VRAM") ? strtoull(setting("NS_NOCARD_VRAM"), nullptr, 10) << 20 : 0;
 std::map<uintptr_t, Block> blocks;
 std::map<ze_device_handle_t, size_t> used;
+std::vector<ze_device_handle_t> cards; // in the driver's order
 ze_mem_dditable_t driver;
+ze_device_dditable_t device_driver;
+
+/// The budget of a card: its number of NS_NOCARD_VRAM=MiB[,MiB...], or the last one; 0 for none.
+size_t budget_of(ze_device_handle_t device) {
+  const char *text = setting("NS_NOCARD_VRAM");
+  size_t budget = 0;
+  for (size_t card = 0; text && *text; card++) {
+    char *end = nullptr;
+    budget = strtoull(text, &end, 10) << 20;
+    if (end == text || !*end || (card < cards.size() && cards[card] == device)) break;
+    text = end + 1;
+  }
+  return budget;
+}
+
+ze_result_t get_devices(ze_driver_handle_t handle, uint32_t *count, ze_device_handle_t *devices) {
+  Lock lock(mutex);
+  ze_result_t result = device_driver.pfnGet(handle, count, devices);
+  if (!result && devices) cards.assign(devices, devices + *count);
+  return result;
+}
+
+/// A card has no more memory than its budget.
+ze_result_t memory_properties(ze_device_handle_t device, uint32_t *count, ze_device_memory_properties_t *out) {
+  Lock lock(mutex);
+  ze_result_t result = device_driver.pfnGetMemoryProperties(device, count, out);
+  size_t budget = budget_of(device);
+  for (uint32_t i = 0; !result && out && budget && i < *count; i++)
+    if (out[i].totalSize > budget) out[i].totalSize = budget;
+  return result;
+}
 
 ze_result_t alloc_device(ze_context_handle_t context, const ze_device_mem_alloc_desc_t *desc, size_t bytes, size_t alignment,
                          ze_device_handle_t device, void **pointer) {
   Lock lock(mutex);
+  const size_t budget = budget_of(device);
   if (budget && used[device] + bytes > budget) {
     counts.refused++;
     return ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
@@ -111,6 +143,12 @@ ze_result_t properties(ze_context_handle_t context, const void *pointer, ze_memo
 }
 
 } // namespace
+
+void wrap(ze_device_dditable_t *table) {
+  device_driver = *table;
+  replace(table->pfnGet, &get_devices);
+  replace(table->pfnGetMemoryProperties, &memory_properties);
+}
 
 void wrap(ze_mem_dditable_t *table) {
   driver = *table;

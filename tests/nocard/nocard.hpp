@@ -2,7 +2,7 @@
 //
 // Intel's driver can run without a GPU: it accepts everything and executes nothing. This wrapper
 //  - answers the few calls that fail in that mode (residency, event status, timestamps),
-//  - enforces a budget of device memory                 NS_NOCARD_VRAM=MiB (0 or unset: none)
+//  - enforces a budget of device memory                 NS_NOCARD_VRAM=MiB[,MiB...] (0 or unset: none), one a card
 //  - counts what the program did, as one line of JSON    NS_NOCARD_REPORT=FILE or - (stderr), written at exit
 //  - and, with NS_NOCARD_EXEC=1, carries the work out: device memory is host memory, copies and fills are done at once,
 //    SPIR-V kernels run on an OpenCL CPU runtime         NS_NOCARD_OCL=path of its library
@@ -92,6 +92,7 @@ void carry_out(Operation &operation);
 std::shared_ptr<Kernel> kernel_of(ze_kernel_handle_t handle);
 
 // ---- the parts of the driver's tables that are replaced; each keeps the driver's own entries first
+void wrap(ze_device_dditable_t *table);
 void wrap(ze_mem_dditable_t *table);
 void wrap(ze_module_dditable_t *table);
 void wrap(ze_kernel_dditable_t *table);

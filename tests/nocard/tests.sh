@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What can be shown of our programs on Intel's driver without a card: modules load, answers are the same as on the CPU
 # device, the host never waits for single events while serving, nothing stays allocated, too small a card is refused politely.
-#   tests/nocard/tests.sh [modules|cards|tokens|serve|memory|runtime]
+#   tests/nocard/tests.sh [modules|cards|tokens|serve|memory|split|runtime]
 # SPDX-License-Identifier: MIT
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -158,9 +158,63 @@ memory() {
   that "nothing is left on the small card" test "$(field "$work/small.json" device_left)" = 0
 }
 
+# A model with drafts over two cards: the weaker first, the same tokens as on the CPU device, refused with the numbers of both.
+split() {
+  local tiny=$work/tiny.gguf text
+  if ! cargo run --release --locked -q -j "${JOBS:-2}" --manifest-path "$top/Cargo.toml" -p ns-tiny --bin nextsycl-tiny -- qwen35 --fitted --seed 3 --out "$tiny" > "$work/out" 2>&1; then
+    bad "the seeded model cannot be written"
+    tail -n 5 "$work/out"
+    return
+  fi
+  words() { # words FILE COMMAND...
+    local out=$1
+    shift
+    "$@" --ids 70,71,72,73,74,75,76,77,78,79,80,81 --ctx 256 --max 24 --temp 0 --ignore-eos --print-ids > "$out" 2> "$out.err" < /dev/null
+  }
+  words "$work/one" "$program" generate "$tiny" --device cpu || bad "the seeded model on the CPU device: $(tail -n 1 "$work/one.err")"
+  NS_NOCARD_VRAM=30000,12000 "$run" -n 2 b70 "$program" plan "$tiny" --gpu all --opt-split 1 > "$work/plan" 2> "$work/plan.err" < /dev/null
+  that "of all cards the weaker comes first" test "$(awk 'NR > 1 && NR < 4 { print $1, $5 }' "$work/plan" | tr '\n' ' ')" = "gpu:1 0 gpu:0 1-3 "
+  NS_NOCARD_VRAM=30000,12000 "$run" -n 2 b70 "$program" plan "$tiny" --gpu 0,1 --opt-split 1 > "$work/plan" 2> "$work/plan.err" < /dev/null
+  that "named cards keep their order" test "$(awk 'NR > 1 && NR < 4 { print $1, $5 }' "$work/plan" | tr '\n' ' ')" = "gpu:0 0 gpu:1 1-3 "
+  NS_NOCARD_VRAM=30000,12000 NS_NOCARD_REPORT=$work/two.json words "$work/two" "$run" -x -n 2 b70 "$program" generate "$tiny" --gpu all --opt-split 2 --opt-kv f32
+  code=$?
+  if [ $code = 0 ] && cmp -s "$work/one" "$work/two"; then
+    ok "two cards give the same tokens as the CPU device"
+  else
+    bad "two cards give other tokens than the CPU device (exit $code)"
+    diff "$work/one" "$work/two" | head -n 6
+    tail -n 3 "$work/two.err"
+  fi
+  that "the plan of both cards was told" test "$(grep -c '^Arc Pro B70 (gpu:[01]): layers ' "$work/two.err")" = 2
+  that "both cards ran every kernel" test "$(field "$work/two.json" kernels_skipped)" = 0
+  that "no device memory is left on the two cards" test "$(field "$work/two.json" device_left)" = 0
+  NS_NOCARD_VRAM=1040,1050 "$run" -n 2 b70 "$program" generate "$tiny" --gpu all --ids 1 > "$work/two" 2> "$work/two.err" < /dev/null
+  code=$?
+  text=$(tail -n 1 "$work/two.err")
+  that "two cards without room are refused with exit 75 (was $code)" test $code = 75
+  that "with the numbers of both: $text" grep -q "does not fit on .*(gpu:0): layers 0-.*(gpu:1): layers .* stay free;" "$work/two.err"
+}
+
+# one NUMBER CARD CRATE TEST BINARY FILTER: a test program; what is to be said of it goes to $work/ok.NUMBER or bad.NUMBER. Words of the
+# filter with = are settings.
+one() {
+  local number=$1 card=$2 crate=$3 test=$4 binary=$5 word words=() settings=() out=$work/out.$1 count code
+  for word in $6; do
+    if [[ $word = *=* ]]; then settings+=("$word"); else words+=("$word"); fi
+  done
+  (cd "$top/$crate" && env NS_TEST_DEVICE=gpu "${settings[@]}" timeout 1200 "$run" -x "$card" "$binary" --test-threads 1 "${words[@]}") > "$out" 2>&1 < /dev/null
+  code=$?
+  count=$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$out")
+  if [ $code = 0 ] && [ "${count:-0}" -gt 0 ]; then
+    echo "$crate $test on the $card: $count passed" > "$work/ok.$number"
+  else
+    { echo "$crate $test on the $card (exit $code)"; grep -vE '^test .* ok$' "$out" | tail -n 15; } > "$work/bad.$number"
+  fi
+}
+
 # Test programs of the workspace on pretended cards: the runtime's, and the kernels of the GPU variant with their numbers.
 runtime() {
-  local card crate test filter binary programs=$work/programs
+  local card crate test filter binary number=0 running=() programs=$work/programs
   if ! cargo test --release --workspace --locked --no-run -j "${JOBS:-2}" --message-format json --manifest-path "$top/Cargo.toml" > "$work/cargo" 2> "$work/out"; then
     bad "the test programs do not build"
     tail -n 15 "$work/out"
@@ -173,21 +227,19 @@ for line in open(sys.argv[1]):
     if message.get("executable") and "test" in message["target"]["kind"]:
         print(pathlib.Path(message["manifest_path"]).parent.as_posix(), message["target"]["name"], message["executable"])
 PY
+  # two at a time: a program mostly waits for the one thread that compiles its modules
   while read -r card crate test filter; do
     binary=$(awk -v crate="$top/$crate" -v test="$test" '$1 == crate && $2 == test { print $3 }' "$programs")
     if [ -z "$binary" ]; then
       bad "no test program $test in $crate"
       continue
     fi
-    # shellcheck disable=SC2086 # one filter a word
-    (cd "$top/$crate" && NS_TEST_DEVICE=gpu timeout 1200 "$run" -x "$card" "$binary" --test-threads 1 $filter) > "$work/out" 2>&1 < /dev/null
-    code=$?
-    count=$(sed -n 's/^test result: ok. \([0-9]*\) passed.*/\1/p' "$work/out")
-    if [ $code = 0 ] && [ "${count:-0}" -gt 0 ]; then
-      ok "$crate $test on the $card: $count passed"
-    else
-      bad "$crate $test on the $card (exit $code)"
-      grep -vE '^test .* ok$' "$work/out" | tail -n 15
+    number=$((number + 1))
+    one "$number" "$card" "$crate" "$test" "$binary" "$filter" &
+    running+=($!)
+    if [ ${#running[@]} -ge "${JOBS:-2}" ]; then
+      wait "${running[0]}"
+      running=("${running[@]:1}")
     fi
   done << 'LIST'
 b70 engines/sycl launch
@@ -201,15 +253,24 @@ a770 engines/sycl modules
 b580 engines/llm/kernels rows
 b580 engines/llm/kernels attention
 b580 engines/llm/kernels sampling
-b580 engines/llm/kernels matrix
+b580 engines/llm/kernels matrix NS_TEST_TYPES=F32,F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K
+b580 engines/llm/kernels matrix NS_TEST_TYPES=IQ1_M,IQ2_XXS,IQ2_XS,IQ2_S,IQ3_XXS,IQ3_S,IQ4_NL,IQ4_XS
+b70 engines/llm/qwen35 delta
+b70 engines/llm/qwen35 gated
+b580 engines/llm/kernels profile the_measures launches_tell
+b580 engines/llm/kernels silo products_with_few_rows
 a770 engines/llm/kernels rows
 a770 engines/llm/kernels attention
 b70 engines/llm/llama tiny own_head rows_together
 LIST
+  wait
+  for ((card = 1; card <= number; card++)); do
+    if [ -e "$work/ok.$card" ]; then ok "$(cat "$work/ok.$card")"; else bad "$(cat "$work/bad.$card")"; fi
+  done
 }
 
 model=$(find "${NS_BUNDLED:-$top/dist/share/nextsycl/models}" -name '*.gguf' 2> /dev/null | head -n 1)
-parts=(modules cards tokens serve memory runtime)
+parts=(modules cards tokens serve memory split runtime)
 [ $# = 0 ] || parts=("$@")
 for part in "${parts[@]}"; do "$part"; done
 echo "$passed passed, $failed failed, $skipped skipped"

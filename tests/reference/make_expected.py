@@ -2,8 +2,8 @@
 
     python make_expected.py OUTDIR NAME|TABLE.json ... [--taps LAYER,LAYER]
 
-tests/fixtures/llm: `make_expected.py tests/fixtures/llm llama --taps 0,1`, `make_expected.py tests/fixtures/llm llama-tied`.
-All values are forward.py's float64 results rounded to float32. With --taps the named tensors of those layers are stored
+tests/fixtures/llm: `make_expected.py tests/fixtures/llm llama --taps 0,1`, `... qwen35 --taps 0,3`, `... llama-tied qwen35-tied`.
+All values are forward.py's and draft.py's float64 results rounded to float32. With --taps the named tensors of those layers are stored
 for a few rows. Python 3.11, numpy 2.4.6, gguf 0.19.0."""
 import json
 import os
@@ -13,6 +13,7 @@ import zlib
 
 import numpy as np
 
+import draft
 import forward
 import seeded
 
@@ -30,11 +31,17 @@ def collect(table, tap_layers):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.gguf")
         seeded.write_gguf(table, path)
-        logits = forward.llama(forward.Model(path, tap), table["tokens"])
+        model = forward.Model(path, tap)
+    logits = forward.forward(model, table["tokens"])
     outputs = [("logits", logits)]
     for name, value in taps.items():
         rows = value[TAP_ROWS]
         outputs.append(("tap." + name, rows.reshape(len(rows), -1)))
+    if model.meta("nextn_predict_layers", 0):
+        model.tap_function = None
+        rows, tokens, chained = draft.chain(model, table["tokens"])
+        outputs += [("draft.rows", rows[-8:]), ("draft.chain", chained)]
+        table["draft_tokens"] = {"only": tokens}
     table["smallest_gaps"] = {}                              # no choices between scores in this architecture
     return outputs
 

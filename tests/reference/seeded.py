@@ -168,9 +168,66 @@ def llama_table(name, seed, D, layers, heads, kv, d, F, tied, tokens, base=10000
     return t.finish("smollm", CHATML, prompt(seed, tokens))
 
 
+def qwen35_table(name, seed, D, delta, heads, kv, key_heads, value_heads, F, tied, tokens, interval=None, head_norm=True):
+    """delta: 1 for a DeltaNet layer, 0 for one with full attention. With an interval the pattern is stored as that."""
+    t = Table(name, "qwen35", seed)
+    layers, d, state = len(delta), 256, 128
+    for key, value in [("block_count", layers + 1), ("context_length", 512), ("embedding_length", D),
+                       ("feed_forward_length", F), ("attention.head_count", heads), ("attention.head_count_kv", kv),
+                       ("attention.key_length", d), ("attention.value_length", d)]:
+        t.key(key, "u32", value)
+    t.key("attention.layer_norm_rms_epsilon", "f32", 1e-6)
+    t.key("rope.freq_base", "f32", 1e7)
+    t.key("rope.dimension_count", "u32", 64)
+    t.key("rope.dimension_sections", "i32[]", [11, 11, 10, 0])
+    for key, value in [("conv_kernel", 4), ("state_size", state), ("group_count", key_heads),
+                       ("time_step_rank", value_heads), ("inner_size", value_heads * state)]:
+        t.key("ssm." + key, "u32", value)
+    if interval:
+        t.key("full_attention_interval", "u32", interval)
+    else:
+        t.key("attention.recurrent_layers", "bool[]", [bool(x) for x in delta] + [False])
+    t.key("nextn_predict_layers", "u32", 1)
+    t.matrix("token_embd", t.vocab, D)
+    t.gamma("output_norm", D)
+    if not tied:
+        t.matrix("output", t.vocab, D)
+    channels, values = (2 * key_heads + value_heads) * state, value_heads * state
+    for i, is_delta in enumerate(list(delta) + [0]):             # the last one is the draft block
+        p = f"blk.{i}."
+        t.gamma(p + "attn_norm", D)
+        if is_delta:
+            t.matrix(p + "attn_qkv", channels, D)
+            t.matrix(p + "attn_gate", values, D)
+            t.matrix(p + "ssm_alpha", value_heads, D)
+            t.matrix(p + "ssm_beta", value_heads, D)
+            t.matrix(p + "ssm_conv1d", channels, 4)
+            t.tensors.append([p + "ssm_a", [value_heads], -0.5, 0.12])
+            t.tensors.append([p + "ssm_dt.bias", [value_heads], 0.0, 0.5])
+            t.gamma(p + "ssm_norm", state)
+            t.matrix(p + "ssm_out", D, values)
+        else:
+            t.matrix(p + "attn_q", 2 * heads * d, D)
+            t.matrix(p + "attn_k", kv * d, D)
+            t.matrix(p + "attn_v", kv * d, D)
+            t.matrix(p + "attn_output", D, heads * d)
+            t.gamma(p + "attn_q_norm", d)
+            t.gamma(p + "attn_k_norm", d)
+        t.gamma(p + "post_attention_norm", D)
+        ffn_tensors(t, p, D, F)
+    p = f"blk.{layers}.nextn."
+    t.matrix(p + "eh_proj", D, 2 * D)
+    for part in ["enorm", "hnorm"] + ["shared_head_norm"] * head_norm:
+        t.gamma(p + part, D)
+    return t.finish("qwen35", CHATML, prompt(seed, tokens))
+
+
 CONFIGURATIONS = {
     "llama-tied": lambda: llama_table("llama-tied", 101, 192, 3, 3, 1, 64, 384, True, 64),
     "llama": lambda: llama_table("llama", 102, 256, 2, 4, 2, 64, 384, False, 64),
+    "qwen35": lambda: qwen35_table("qwen35", 201, 256, [1, 1, 1, 0], 4, 2, 2, 6, 384, False, 64),
+    "qwen35-tied": lambda: qwen35_table("qwen35-tied", 202, 128, [1, 0, 1, 0], 2, 1, 2, 4, 256, True, 64, interval=2,
+                                        head_norm=False),
 }
 
 # ---------------------------------------------------------------------------------------------- files

@@ -75,6 +75,10 @@ pub struct DeviceInfo {
     pub has_copy_engine: bool,
     /// The driver has graphs of its own.
     pub has_native_graphs: bool,
+    /// Runs kernels of whole hardware threads (ESIMD).
+    pub has_esimd: bool,
+    /// Has units that multiply matrices.
+    pub has_matrix_units: bool,
 }
 
 impl DeviceInfo {
@@ -101,6 +105,8 @@ impl DeviceInfo {
             has_fp64: raw.has_fp64 != 0,
             has_copy_engine: raw.has_copy_engine != 0,
             has_native_graphs: raw.has_native_graphs != 0,
+            has_esimd: raw.has_esimd != 0,
+            has_matrix_units: raw.has_matrix_units != 0,
         }
     }
 }

@@ -9,7 +9,7 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW
 use crate::error::{Error, ErrorKind, Result};
 use crate::locations::Locations;
 
-pub(crate) const ABI_VERSION: u32 = 2;
+pub(crate) const ABI_VERSION: u32 = 3;
 
 /// An object of the library; only ever seen through a pointer.
 #[repr(C)]
@@ -38,6 +38,8 @@ pub(crate) struct RawDeviceInfo {
     pub has_fp64: u32,
     pub has_copy_engine: u32,
     pub has_native_graphs: u32,
+    pub has_esimd: u32,
+    pub has_matrix_units: u32,
     pub total_memory: u64,
     pub free_memory: u64,
     pub max_allocation: u64,
@@ -63,6 +65,8 @@ impl RawDeviceInfo {
         has_fp64: 0,
         has_copy_engine: 0,
         has_native_graphs: 0,
+        has_esimd: 0,
+        has_matrix_units: 0,
         total_memory: 0,
         free_memory: 0,
         max_allocation: 0,

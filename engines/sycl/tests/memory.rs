@@ -117,3 +117,15 @@ fn the_device_says_its_facts() {
     assert!(info.compute_units > 0 && info.max_work_group >= 256 && info.local_memory >= 32 << 10);
     assert!(!info.name.is_empty() && !info.driver.is_empty() && !info.backend.is_empty());
 }
+
+/// What stays free is what the fit check keeps back.
+#[test]
+fn the_margin_is_told() {
+    let d = device();
+    let (free, margin) = (d.free_memory().unwrap(), d.margin().unwrap());
+    assert!(margin >= 1 << 20 && margin < free, "{margin} of {free}");
+    // other programs take and give memory meanwhile: a tenth either way
+    d.reserve((free - margin) / 10 * 9).unwrap();
+    let error = d.reserve(d.info().total_memory - margin / 2).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+}

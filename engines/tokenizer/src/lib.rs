@@ -54,6 +54,6 @@ pub use message::{Content, Message, ToolCall};
 pub use split::known_pre_tokenizers;
 pub use stop::{StopMatcher, StopOutput};
 pub use stream::{TokenStream, Utf8Hold};
-pub use template::{ChatRequest, ChatTemplate, Segment};
+pub use template::{ChatRequest, ChatTemplate, Segment, Turns};
 pub use tokenizer::Tokenizer;
 pub use vocabulary::{Metadata, TokenType, Vocabulary};

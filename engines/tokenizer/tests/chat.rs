@@ -302,3 +302,41 @@ fn tokenizers_and_templates_are_shared_between_threads() {
     shared::<Tokenizer>();
     shared::<ChatTemplate>();
 }
+
+/// The places where turns begin and end, also in a template that refuses a conversation without a user message.
+#[test]
+fn turns_are_found_in_the_tokens() {
+    let messages = json!([
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "one <|im_end|>"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "two"}
+    ]);
+    let pieces = |source: Option<&str>, messages: &[Value]| {
+        let tokenizer = tokenizer(source, None);
+        let template = ChatTemplate::of(&tokenizer).expect("the template is read");
+        let request = request(&json!({"messages": messages}));
+        let ids = template.encode(&tokenizer, &request).expect("it renders");
+        let turns = template.turns(&tokenizer, &request, &ids);
+        let before =
+            |at: Option<usize>| at.map(|at| String::from_utf8_lossy(&tokenizer.decode(&ids[..at])).into_owned());
+        [before(turns.first_end), before(turns.last_user), before(turns.answer)]
+    };
+    let all = messages.as_array().expect("a list");
+    let system = "<|im_start|>system\nbe brief<|im_end|>\n";
+    let first = format!("{system}<|im_start|>user\none <|im_end|><|im_end|>\n");
+    let second = format!("{first}<|im_start|>assistant\n1<|im_end|>\n");
+    let third = format!("{second}<|im_start|>user\ntwo<|im_end|>\n");
+    // The built-in ChatML of a file that wants a beginning token.
+    assert_eq!(pieces(None, all), [&first, &second, &third].map(|s| Some(s.clone())));
+    assert_eq!(pieces(None, &all[..2]), [Some(first.clone()), Some(system.to_owned()), Some(first.clone())]);
+    assert_eq!(pieces(None, &all[1..2])[1], None);
+    // This one opens the answer with its thinking, and takes no system message alone.
+    let tools = Some(include_str!("fixtures/templates/tools.jinja"));
+    let [end, last, answer] = pieces(tools, &all[..2]);
+    assert_eq!((end.as_ref(), answer.as_ref()), (Some(&first), Some(&first)));
+    assert_eq!(last, Some(format!("{system}<|im_start|>user\n")));
+    let [end, last, answer] = pieces(tools, all);
+    assert_eq!((end, answer), (Some(first), Some(third)));
+    assert!(last.is_some_and(|l| l.starts_with(&second[..second.len() - 12]) && l.len() <= second.len() + 16));
+}

@@ -4,7 +4,9 @@
 // C = 128 (2 Hk + Hv). Value head h uses key head h mod Hk. A kept row is [qkv C | mix].
 // A state is [Hv][8 blocks][128 keys][16 value columns] float32, a history [3][C] (qkv columns of the last rows, the newest last).
 #include "ns/activation.hpp"
+#include "ns/exp.hpp"
 #include "ns/kernel.hpp"
+#include "ns/lanes.hpp"
 using namespace ns;
 
 namespace {
@@ -31,21 +33,32 @@ struct Shape {
 // A row of the table is worked on where its session begins; rows of no session stand for themselves.
 NS_INLINE bool leads(const RowSlots &slots, i32 row) { return slots.rows == 0 || slots.first_row == row; }
 
-NS_INLINE f32 sigmoid(f32 v) { return 1.0f / (1.0f + sycl::exp(-v)); }
-
-// The three rows before the one at hand, and the taps, of one head's channels: lane l has l, l + 16, ...
+// The three rows before the one at hand, and the taps, of one head's channels: lane l has l, l + 16, ... A card has too few registers for
+// the taps and reads them again for each row.
 struct Conv {
-  f32 past[3][PER_LANE], taps[4][PER_LANE];
+  f32 past[3][PER_LANE];
+  const f32 *at; // the lane's first tap
+  i32 channels;
+#ifndef NS_GPU
+  f32 near[4][PER_LANE];
+#endif
+  NS_INLINE void open(const f32 *taps, i32 head, i32 n, i32 lane) {
+    at = taps + head * HEAD + lane, channels = n;
+#ifndef NS_GPU
+    repeat<4>([&](i32 t) { repeat<PER_LANE>([&](i32 j) { near[t][j] = at[t * channels + j * NS_SG]; }); });
+#endif
+  }
+  NS_INLINE f32 tap(i32 t, i32 j) const {
+#ifdef NS_GPU
+    return at[t * channels + j * NS_SG];
+#else
+    return near[t][j];
+#endif
+  }
 };
 
-NS_INLINE void load_taps(Conv &c, const f32 *taps, i32 head, i32 channels, i32 lane) {
-  repeat<4>([&](i32 t) {
-    repeat<PER_LANE>([&](i32 j) { c.taps[t][j] = taps[(i64)t * channels + head * HEAD + j * NS_SG + lane]; });
-  });
-}
-
 NS_INLINE void load_past(Conv &c, i32 t, const f32 *row, i32 head, i32 lane) {
-  repeat<PER_LANE>([&](i32 j) { c.past[t][j] = row[head * HEAD + j * NS_SG + lane]; });
+  repeat<PER_LANE>([&](i32 j) NS_FORCED { c.past[t][j] = row[head * HEAD + j * NS_SG + lane]; });
 }
 
 NS_INLINE void store_past(const Conv &c, f32 *history, i32 head, i32 channels, i32 lane) {
@@ -54,26 +67,50 @@ NS_INLINE void store_past(const Conv &c, f32 *history, i32 head, i32 channels, i
   });
 }
 
-// One row of one head: silu of the convolution, queries and keys with norm 1, queries divided by sqrt(128).
-NS_INLINE void conv_row(Conv &c, const f32 *qkv, f32 *mix, i32 head, i32 hk, sycl::sub_group sg, i32 lane) {
-  f32 x[PER_LANE], sum = 0;
-  repeat<PER_LANE>([&](i32 j) {
-    const f32 now = qkv[head * HEAD + j * NS_SG + lane];
-    f32 v = c.taps[0][j] * c.past[0][j];
-    v = sycl::fma(c.taps[1][j], c.past[1][j], v);
-    v = sycl::fma(c.taps[2][j], c.past[2][j], v);
-    v = sycl::fma(c.taps[3][j], now, v);
-    c.past[0][j] = c.past[1][j], c.past[1][j] = c.past[2][j], c.past[2][j] = now;
-    x[j] = v / (1.0f + sycl::exp(-v));
-    sum = sycl::fma(x[j], x[j], sum);
-  });
+// A row's mix of one head from x and the sum of its squares: queries and keys with norm 1, queries divided by sqrt(128).
+NS_INLINE void store_mix(const f32 (&x)[PER_LANE], f32 sum, f32 *mix, i32 head, i32 hk, sycl::sub_group sg, i32 lane) {
   f32 scale = 1;
   if (head < 2 * hk) {
     scale = 1.0f / sycl::sqrt(sycl::reduce_over_group(sg, sum, sycl::plus<f32>()) + 1e-6f);
     if (head < hk) scale *= 0.0883883461f;
   }
-  repeat<PER_LANE>([&](i32 j) { mix[head * HEAD + j * NS_SG + lane] = x[j] * scale; });
+  repeat<PER_LANE>([&](i32 j) NS_FORCED { mix[head * HEAD + j * NS_SG + lane] = x[j] * scale; });
 }
+
+// One row of one head: silu of the convolution, then its mix.
+NS_INLINE void conv_row(Conv &c, const f32 *qkv, f32 *mix, i32 head, i32 hk, sycl::sub_group sg, i32 lane) {
+  f32 x[PER_LANE], sum = 0;
+  repeat<PER_LANE>([&](i32 j) NS_FORCED {
+    const f32 now = qkv[head * HEAD + j * NS_SG + lane];
+    f32 v = c.tap(0, j) * c.past[0][j];
+    v = sycl::fma(c.tap(1, j), c.past[1][j], v);
+    v = sycl::fma(c.tap(2, j), c.past[2][j], v);
+    v = sycl::fma(c.tap(3, j), now, v);
+    c.past[0][j] = c.past[1][j], c.past[1][j] = c.past[2][j], c.past[2][j] = now;
+    x[j] = silu(v);
+    sum = sycl::fma(x[j], x[j], sum);
+  });
+  store_mix(x, sum, mix, head, hk, sg, lane);
+}
+
+#ifdef NS_CPU
+// The same of a row whose three rows before lie in front of it, number for number: they are read again, as there are more of them and
+// of the taps than registers. `now` and `taps` start at the lane's first value.
+NS_INLINE void conv_row_again(const f32 *taps, i32 channels, const f32 *now, i32 ld, f32 *mix, i32 head, i32 hk, sycl::sub_group sg,
+                              i32 lane) {
+  f32 x[PER_LANE], sum = 0;
+  repeat<PER_LANE>([&](i32 j) NS_FORCED {
+    const f32 *row = now - 3 * (i64)ld + j * NS_SG, *tap = taps + j * NS_SG;
+    f32 v = tap[0] * row[0];
+    v = sycl::fma(tap[channels], row[ld], v);
+    v = sycl::fma(tap[2 * channels], row[2 * (i64)ld], v);
+    v = sycl::fma(tap[3 * channels], row[3 * (i64)ld], v);
+    x[j] = silu(v);
+    sum = sycl::fma(x[j], x[j], sum);
+  });
+  store_mix(x, sum, mix, head, hk, sg, lane);
+}
+#endif
 
 // g = a softplus(alpha + dt_bias) and beta = sigmoid of a row, from [alpha Hv | beta Hv] to [g Hv | beta Hv].
 NS_INLINE void gates_row(const f32 *from, f32 *to, const f32 *a, const f32 *dt_bias, i32 hv, i32 lane) {
@@ -170,6 +207,30 @@ NS_INLINE f32 run_row(const f32 *from, f32 *to, const Mix &m, i32 column, const 
   sum = next;
   return o;
 }
+// The same of WIDE blocks side by side, sum for sum: a sum alone waits for its last addition in every step, several hide that, and
+// keys and queries are read once for all of them.
+constexpr i32 WIDE = 4;
+NS_INLINE void run_row_wide(const f32 *from, f32 *to, const Mix &m, i32 column, const f32 *next_key, f32 (&sum)[WIDE], f32 *out,
+                            i32 lane) {
+  const f32 decay = m.decay;
+  f32 delta[WIDE], o[WIDE], next[WIDE];
+  repeat<WIDE>([&](i32 b) {
+    delta[b] = m.beta * sycl::fma(-decay, sum[b], m.value[column + b * COLUMNS + lane]);
+    o[b] = next[b] = 0;
+  });
+#pragma unroll 2
+  for (i32 i = 0; i < HEAD; i++) {
+    const f32 key = m.key[i], query = m.query[i], after = next_key[i];
+    repeat<WIDE>([&](i32 b) {
+      const i32 at = b * BLOCK_FLOATS + i * COLUMNS + lane;
+      const f32 s = sycl::fma(key, delta[b], decay * from[at]);
+      to[at] = s;
+      o[b] = sycl::fma(s, query, o[b]);
+      next[b] = sycl::fma(s, after, next[b]);
+    });
+  }
+  repeat<WIDE>([&](i32 b) { sum[b] = next[b], out[b * COLUMNS + lane] = o[b]; });
+}
 NS_INLINE void copy_block(const f32 *from, f32 *to, i32 lane) {
 #pragma unroll 8
   for (i32 i = 0; i < HEAD; i++) to[i * COLUMNS + lane] = from[i * COLUMNS + lane];
@@ -177,27 +238,21 @@ NS_INLINE void copy_block(const f32 *from, f32 *to, i32 lane) {
 #endif
 } // namespace
 
-// Convolution, norms and gates of decode rows: mixes into the kept rows, histories moved on. One sub-group a head and one for the
-// gates: groups = rows * (heads + 1). Each goes through all rows of its session.
-NS_KERNEL void conv_rows(const f32 *product, const f32 *taps, const f32 *a, const f32 *dt_bias, f32 *histories, f32 *kept_rows,
-                         const u8 *table, i32 ld, i64 history_stride, i64 kept_stride, i32 hk, i32 hv) {
-  const Item it = item();
-  const auto sg = it.get_sub_group();
-  const i32 lane = sg.get_local_linear_id();
-  const Shape shape{hk, hv};
-  const i32 units = shape.heads() + 1, channels = shape.channels();
-  const i32 unit = it.get_group(0) % units, row = it.get_group(0) / units;
-  const RowSlots slots = ((const RowSlots *)table)[row];
-  if (!leads(slots, row)) return;
+namespace {
+// One head of a session's decode rows, or its gates.
+NS_INLINE void conv_session(const f32 *product, const f32 *taps, const f32 *a, const f32 *dt_bias, f32 *histories, f32 *kept_rows,
+                            const RowSlots &slots, i32 ld, i64 history_stride, i64 kept_stride, const Shape &shape, i32 unit,
+                            sycl::sub_group sg, i32 lane) {
+  const i32 channels = shape.channels();
   f32 *kept = kept_rows + slots.kept_out * kept_stride;
   if (unit == shape.heads()) {
     for (i32 r = 0; r < slots.rows; r++)
-      gates_row(product + (i64)(slots.first_row + r) * ld + channels + hv * HEAD, kept + (i64)r * shape.kept() + 2 * channels, a,
-                dt_bias, hv, lane);
+      gates_row(product + (i64)(slots.first_row + r) * ld + channels + shape.hv * HEAD, kept + (i64)r * shape.kept() + 2 * channels, a,
+                dt_bias, shape.hv, lane);
     return;
   }
   Conv c;
-  load_taps(c, taps, unit, channels, lane);
+  c.open(taps, unit, channels, lane);
   repeat<3>([&](i32 t) {
     const i32 again = slots.again - 3 + t; // of the rows that are run again, or before them
     load_past(c, t,
@@ -210,60 +265,89 @@ NS_KERNEL void conv_rows(const f32 *product, const f32 *taps, const f32 *a, cons
     const f32 *qkv = product + (i64)(slots.first_row + r) * ld;
     f32 *to = kept + (i64)r * shape.kept();
     repeat<PER_LANE>([&](i32 j) { to[unit * HEAD + j * NS_SG + lane] = qkv[unit * HEAD + j * NS_SG + lane]; });
-    conv_row(c, qkv, to + channels, unit, hk, sg, lane);
+    conv_row(c, qkv, to + channels, unit, shape.hk, sg, lane);
   }
   if (slots.state_out >= 0) store_past(c, histories + slots.state_out * history_stride, unit, channels, lane);
 }
 
-// arc: load16
-// The recurrence of decode rows: rows that are run again, then the pass's own, with their outputs. groups = rows * Hv * 8, each a
-// block of value columns of one session.
-NS_KERNEL void recur_rows(const f32 *kept_rows, f32 *states, const u8 *table, f32 *out, i64 kept_stride, i64 state_stride, i32 ldo,
-                          i32 hk, i32 hv) {
+// One block of value columns of a session's decode rows. `local` is used on the CPU only.
+NS_INLINE void recur_session(const f32 *kept_rows, f32 *states, f32 *out, const RowSlots &slots, i64 kept_stride, i64 state_stride, i32 ldo,
+                             const Shape &shape, i32 block, f32 *local, Item it, i32 lane) {
+  const i32 head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
+  const i64 place = (i64)block * BLOCK_FLOATS;
+  const f32 *in = states + slots.state_in * state_stride + place;
+  f32 *again = states + slots.state_again * state_stride + place, *last = states + slots.state_out * state_stride + place;
+  const f32 *old = kept_rows + slots.kept_in * kept_stride + shape.channels();
+  const f32 *fresh = kept_rows + slots.kept_out * kept_stride + shape.channels();
+  f32 *o = out + (i64)slots.first_row * ldo + head * HEAD + column;
+  const auto old_mix = [=](i32 i) { return mix_of(old + (i64)i * shape.kept(), shape, head); };
+  const auto fresh_mix = [=](i32 i) { return mix_of(fresh + (i64)i * shape.kept(), shape, head); };
+#ifdef NS_GPU
+  const auto sg = it.get_sub_group();
+  Block b;
+  load_block(b, in, it, lane);
+  for (i32 i = 0; i < slots.again; i++) run_row(b, ready(old_mix(i), column + b.first, lane), nullptr, sg, lane);
+  if (slots.state_again >= 0) store_block(b, again, lane);
+  for (i32 i = 0; i < slots.rows; i++) run_row(b, ready(fresh_mix(i), column + b.first, lane), o + (i64)i * ldo, sg, lane);
+  if (slots.state_out >= 0) store_block(b, last, lane);
+#else
+  if (slots.again == 0 && slots.state_again >= 0) copy_block(in, again, lane);
+  const f32 *from = in;
+  if (slots.again + slots.rows > 0) {
+    f32 sum = first_sum(in, slots.again > 0 ? old_mix(0).key : fresh_mix(0).key, lane);
+    for (i32 i = 0; i < slots.again; i++) {
+      f32 *to = i + 1 == slots.again && slots.state_again >= 0 ? again : local;
+      // after the last of them comes the first of the pass, or none
+      const f32 *next = i + 1 < slots.again || slots.rows == 0 ? old_mix(least(i + 1, slots.again - 1)).key : fresh_mix(0).key;
+      run_row(from, to, old_mix(i), column, next, sum, lane);
+      from = to;
+    }
+    for (i32 i = 0; i < slots.rows; i++) {
+      f32 *to = i + 1 == slots.rows && slots.state_out >= 0 ? last : local;
+      o[(i64)i * ldo + lane] = run_row(from, to, fresh_mix(i), column, fresh_mix(least(i + 1, slots.rows - 1)).key, sum, lane);
+      from = to;
+    }
+  }
+  if (slots.rows == 0 && slots.state_out >= 0) copy_block(from, last, lane);
+#endif
+}
+} // namespace
+
+// Convolution, norms and gates of decode rows: mixes into the kept rows, histories moved on. One sub-group a head and one for the
+// gates: groups = (heads + 1) * n, n = 1 .. rows, each going through every n-th row of the table.
+NS_KERNEL void conv_rows(const f32 *product, const f32 *taps, const f32 *a, const f32 *dt_bias, f32 *histories, f32 *kept_rows,
+                         const u8 *table, i32 ld, i64 history_stride, i64 kept_stride, i32 rows, i32 hk, i32 hv) {
   const Item it = item();
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const Shape shape{hk, hv};
-  const i32 blocks = hv * BLOCKS, block = it.get_group(0) % blocks, row = it.get_group(0) / blocks;
-  const i32 head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
-  const RowSlots slots = ((const RowSlots *)table)[row];
-  if (!leads(slots, row)) return;
-  const i32 count = slots.again + slots.rows;
-  const i64 place = (i64)block * BLOCK_FLOATS;
-  const f32 *in = states + slots.state_in * state_stride + place;
-  f32 *again = states + slots.state_again * state_stride + place, *last = states + slots.state_out * state_stride + place;
-  const f32 *old = kept_rows + slots.kept_in * kept_stride, *fresh = kept_rows + slots.kept_out * kept_stride;
-  const auto mix = [=](i32 i) {
-    return (i < slots.again ? old + (i64)i * shape.kept() : fresh + (i64)(i - slots.again) * shape.kept()) + shape.channels();
-  };
-  f32 *o = out + (i64)slots.first_row * ldo + head * HEAD + column;
-#ifdef NS_GPU
-  Block b;
-  load_block(b, in, it, lane);
-  if (slots.again == 0 && slots.state_again >= 0) store_block(b, again, lane);
-  for (i32 i = 0; i < count; i++) {
-    const bool own = i >= slots.again;
-    run_row(b, ready(mix_of(mix(i), shape, head), column + b.first, lane), own ? o + (i64)(i - slots.again) * ldo : nullptr, sg, lane);
-    if (i + 1 == slots.again && slots.state_again >= 0) store_block(b, again, lane);
+  const i32 units = shape.heads() + 1, unit = it.get_group(0) % units, step = it.get_group_range(0) / units;
+  for (i32 row = it.get_group(0) / units; row < rows; row += step) {
+    const RowSlots slots = ((const RowSlots *)table)[row];
+    if (leads(slots, row))
+      conv_session(product, taps, a, dt_bias, histories, kept_rows, slots, ld, history_stride, kept_stride, shape, unit, sg, lane);
   }
-  if (slots.state_out >= 0) store_block(b, last, lane);
+}
+
+// The recurrence of decode rows: rows that are run again, then the pass's own, with their outputs. groups = Hv * 8 * n as above, each a
+// block of value columns.
+// arc: load16
+NS_KERNEL void recur_rows(const f32 *kept_rows, f32 *states, const u8 *table, f32 *out, i64 kept_stride, i64 state_stride, i32 ldo,
+                          i32 rows, i32 hk, i32 hv) {
+  const Item it = item();
+  const i32 lane = it.get_sub_group().get_local_linear_id();
+  const Shape shape{hk, hv};
+  const i32 blocks = hv * BLOCKS, block = it.get_group(0) % blocks, step = it.get_group_range(0) / blocks;
+#ifdef NS_GPU
+  f32 *close = nullptr;
 #else
   sycl::ext::oneapi::experimental::work_group_static<f32[BLOCK_FLOATS]> local;
-  if (slots.again == 0 && slots.state_again >= 0) copy_block(in, again, lane);
-  if (count == 0) {
-    if (slots.state_out >= 0) copy_block(in, last, lane);
-    return;
-  }
-  const f32 *from = in;
-  f32 sum = first_sum(in, mix_of(mix(0), shape, head).key, lane);
-  for (i32 i = 0; i < count; i++) {
-    f32 *to = i + 1 == slots.again && slots.state_again >= 0 ? again : i + 1 == count && slots.state_out >= 0 ? last : &local[0];
-    const f32 v = run_row(from, to, mix_of(mix(i), shape, head), column, mix_of(mix(least(i + 1, count - 1)), shape, head).key, sum, lane);
-    if (i >= slots.again) o[(i64)(i - slots.again) * ldo + lane] = v;
-    from = to;
-  }
-  if (slots.rows == 0 && slots.state_out >= 0) copy_block(from, last, lane);
+  f32 *close = &local[0];
 #endif
+  for (i32 row = it.get_group(0) / blocks; row < rows; row += step) {
+    const RowSlots slots = ((const RowSlots *)table)[row];
+    if (leads(slots, row)) recur_session(kept_rows, states, out, slots, kept_stride, state_stride, ldo, shape, block, close, it, lane);
+  }
 }
 
 // Convolution, norms and gates of a chunk of one session whose history starts at `history`: its rows' mixes. One sub-group a head (one
@@ -281,8 +365,16 @@ NS_KERNEL void conv_chunk(const f32 *product, const f32 *taps, const f32 *a, con
       gates_row(product + (i64)r * ld + channels + hv * HEAD, mix + (i64)r * ldm + channels, a, dt_bias, hv, lane);
     return;
   }
+#ifdef NS_CPU
+  if (first > 0) {
+    const i32 at = unit * HEAD + lane;
+    for (i32 r = first; r < end; r++)
+      conv_row_again(taps + at, channels, product + (i64)r * ld + at, ld, mix + (i64)r * ldm, unit, hk, sg, lane);
+    return;
+  }
+#endif
   Conv c;
-  load_taps(c, taps, unit, channels, lane);
+  c.open(taps, unit, channels, lane);
   repeat<3>([&](i32 t) {
     const i32 row = first - 3 + t;
     load_past(c, t, row < 0 ? histories + history + (i64)(row + 3) * channels : product + (i64)row * ld, unit, lane);
@@ -303,17 +395,18 @@ NS_KERNEL void conv_history(const f32 *product, f32 *histories, i32 ld, i64 from
 }
 
 // arc: load16
-// The recurrence over a chunk of one session, from the state at `from` to `to` (may be the same). groups = Hv * 8.
+// The recurrence over a chunk of one session, from the state at `from` to `to` (may be the same). groups = Hv * 8; on the CPU Hv * 8 /
+// WIDE, each so many blocks.
 NS_KERNEL void recur_chunk(const f32 *mix, f32 *states, f32 *out, i32 ldm, i64 from_at, i64 to_at, i32 ldo, i32 rows, i32 hk, i32 hv) {
   const Item it = item();
   const auto sg = it.get_sub_group();
   const i32 lane = sg.get_local_linear_id();
   const Shape shape{hk, hv};
+#ifdef NS_GPU
   const i32 block = it.get_group(0), head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
   const i64 place = (i64)block * BLOCK_FLOATS;
   const f32 *in = states + from_at + place;
   f32 *last = states + to_at + place, *o = out + head * HEAD + column;
-#ifdef NS_GPU
   Block b;
   load_block(b, in, it, lane);
   Ready now = ready(mix_of(mix, shape, head), column + b.first, lane);
@@ -324,13 +417,19 @@ NS_KERNEL void recur_chunk(const f32 *mix, f32 *states, f32 *out, i32 ldm, i64 f
   }
   store_block(b, last, lane);
 #else
-  sycl::ext::oneapi::experimental::work_group_static<f32[BLOCK_FLOATS]> local;
-  f32 sum = first_sum(in, mix_of(mix, shape, head).key, lane);
-  const f32 *from = in;
+  const i32 block = it.get_group(0) * WIDE, head = block / BLOCKS, column = block % BLOCKS * COLUMNS;
+  const i64 place = (i64)block * BLOCK_FLOATS;
+  const f32 *from = states + from_at + place;
+  f32 *last = states + to_at + place, *o = out + head * HEAD + column;
+  sycl::ext::oneapi::experimental::work_group_static<f32[WIDE * BLOCK_FLOATS]> local;
+  f32 sum[WIDE];
+  const f32 *key = mix_of(mix, shape, head).key;
+  repeat<WIDE>([&](i32 b) { sum[b] = first_sum(from + b * BLOCK_FLOATS, key, lane); });
   for (i32 i = 0; i < rows; i++) {
     f32 *to = i + 1 == rows ? last : &local[0];
     const Mix m = mix_of(mix + (i64)i * ldm, shape, head);
-    o[(i64)i * ldo + lane] = run_row(from, to, m, column, mix_of(mix + (i64)least(i + 1, rows - 1) * ldm, shape, head).key, sum, lane);
+    const f32 *next_key = mix_of(mix + (i64)least(i + 1, rows - 1) * ldm, shape, head).key;
+    run_row_wide(from, to, m, column, next_key, sum, o + (i64)i * ldo, lane);
     from = to;
   }
 #endif
@@ -346,7 +445,7 @@ NS_INLINE f32 head_scale(const f32 *o, f32 eps, sycl::sub_group sg, i32 lane) {
   });
   return 1.0f / sycl::sqrt(sycl::reduce_over_group(sg, sum, sycl::plus<f32>()) / (f32)HEAD + eps);
 }
-NS_INLINE f32 gated(f32 o, f32 scale, f32 w, f32 z) { return o * scale * w * (z / (1.0f + sycl::exp(-z))); }
+NS_INLINE f32 gated(f32 o, f32 scale, f32 w, f32 z) { return o * scale * w * silu(z); }
 } // namespace
 
 // rms(o; eps) * weight * silu(z) of each value head, as activation rows of 128 Hv values. One sub-group a row and head.
@@ -368,7 +467,7 @@ NS_KERNEL void norm(const f32 *out, const f32 *z, const f32 *weight, f32 *y, i32
   const i32 lane = sg.get_local_linear_id(), head = it.get_group(0) % hv, row = it.get_group(0) / hv;
   out += (i64)row * ldo + head * HEAD, z += (i64)row * ldz + head * HEAD, y += (i64)row * ldy + head * HEAD;
   const f32 scale = head_scale(out, eps, sg, lane);
-  repeat<PER_LANE>([&](i32 j) {
+  repeat<PER_LANE>([&](i32 j) NS_FORCED {
     const i32 i = j * NS_SG + lane;
     y[i] = gated(out[i], scale, weight[i], z[i]);
   });

@@ -3,20 +3,20 @@
 // Columns of a row's product: [per query head: q head_dim, gate head_dim | k n_kv head_dim | v n_kv head_dim].
 #include "ns/activation.hpp"
 #include "ns/attention.hpp"
+#include "ns/exp.hpp"
 #include "ns/kernel.hpp"
 #include "ns/kv.hpp"
+#include "ns/lanes.hpp"
 #include "ns/rows.hpp"
 using namespace ns;
 
 namespace {
 constexpr i32 MOST_HEAD = 256;
 
-NS_INLINE f32 sigmoid(f32 v) { return 1.0f / (1.0f + sycl::exp(-v)); }
-
 // 1 / sqrt(mean(x^2) + eps) of one row by one sub-group.
 NS_INLINE f32 sub_group_scale(const f32 *x, i32 dim, f32 eps, sycl::sub_group sg) {
   f32 sum = 0;
-  for (i32 i = sg.get_local_linear_id(); i < dim; i += NS_SG) sum = sycl::fma(x[i], x[i], sum);
+  NS_EACH_LANE(i, 0, NS_SG, dim, sg.get_local_linear_id(), { sum = sycl::fma(x[i], x[i], sum); });
   return 1.0f / sycl::sqrt(sycl::reduce_over_group(sg, sum, sycl::plus<f32>()) / (f32)dim + eps);
 }
 
@@ -41,12 +41,12 @@ NS_INLINE void prepare(const f32 *product, f32 *q, KV *kv, const u8 *row_state, 
   const f32 *w = query ? q_norm : k_norm;
   f32 *to = query ? q + (i64)row * ldq + h * head_dim : local;
   const f32 scale = sub_group_scale(x, head_dim, eps, sg);
-  for (i32 j = lane; j < half; j += NS_SG) {
+  NS_EACH_LANE(j, 0, NS_SG, half, lane, {
     const Turn t = turn(state.position, inv_freq[j]);
     const f32 a = x[j] * scale * w[j], b = x[j + half] * scale * w[j + half];
     to[j] = a * t.cosine - b * t.sine, to[j + half] = a * t.sine + b * t.cosine;
-  }
-  for (i32 i = rot_dim + lane; i < head_dim; i += NS_SG) to[i] = x[i] * scale * w[i];
+  });
+  NS_EACH_LANE(i, rot_dim, NS_SG, head_dim, lane, { to[i] = x[i] * scale * w[i]; });
   if (query) return;
   sycl::group_barrier(sg);
   store_cell<true>(head, state.position, head_dim, local, sg);
@@ -77,12 +77,10 @@ NS_KERNEL void combine_gate_act(const f32 *partial, const f32 *product, const u8
   const i32 width = head_dim + 2;
   const f32 *heads = partial + (i64)row * n_heads * n_splits * width;
   product += (i64)row * ld;
-  finish_act_blocks(act + (i64)row * act_stride, n_heads * head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
-                    [=](i32 i) {
-                      const i32 h = i / head_dim, d = i - h * head_dim;
-                      return join_pieces(heads + (i64)h * n_splits * width, d, n, width) *
-                             sigmoid(product[(2 * h + 1) * head_dim + d]);
-                    });
+  finish_act_heads(act + (i64)row * act_stride, n_heads, head_dim, part * subs + sg.get_group_linear_id(), parts * subs, sg,
+                   [=](i32 h, i32 d) {
+                     return join_pieces(heads + (i64)h * n_splits * width, d, n, width) * sigmoid(product[(2 * h + 1) * head_dim + d]);
+                   });
 }
 
 // attn *= sigmoid(gate). One sub-group a row and head.
@@ -90,7 +88,7 @@ NS_KERNEL void gate(f32 *attn, const f32 *product, i32 lda, i32 ld, i32 n_heads,
   const Item it = item();
   const i32 lane = it.get_sub_group().get_local_linear_id(), h = it.get_group(0) % n_heads, row = it.get_group(0) / n_heads;
   attn += (i64)row * lda + h * head_dim, product += (i64)row * ld + (2 * h + 1) * head_dim;
-  for (i32 i = lane; i < head_dim; i += NS_SG) attn[i] *= sigmoid(product[i]);
+  NS_EACH_LANE(i, 0, NS_SG, head_dim, lane, { attn[i] *= sigmoid(product[i]); });
 }
 
 namespace {

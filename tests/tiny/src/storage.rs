@@ -73,6 +73,12 @@ impl Storage {
         Self::IQ4_XS,
     ];
 
+    /// Bytes of a row of this many values, which are whole blocks.
+    pub fn row_bytes(self, columns: usize) -> usize {
+        let facts = self.facts();
+        columns / facts.values * facts.bytes
+    }
+
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         self.facts().name

@@ -75,7 +75,7 @@ impl Types {
     ///
     /// Important are the first and the last eighth of a role's tensors, and every third between. The draft block's count.
     /// Unlike there, a matrix of 8 rows or fewer stays in 32-bit floats, as in these checkpoints of one type.
-    pub(crate) fn of(self, table: &Table) -> Vec<Storage> {
+    pub fn of(self, table: &Table) -> Vec<Storage> {
         let role = |row: &TensorRow| row.name.trim_end_matches(".weight").rsplit('.').next().unwrap_or("").to_owned();
         let count = |roles: &[&str]| table.tensors.iter().filter(|t| roles.contains(&role(t).as_str())).count();
         let mut values = Count { seen: 0, all: count(&["attn_v", "attn_qkv"]) };

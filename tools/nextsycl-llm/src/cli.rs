@@ -30,6 +30,8 @@ pub enum Command {
     Status(Status),
     /// Lists requests, running ones first
     Ps(Ps),
+    /// Lists the states of prompts that the running server keeps, or forgets them
+    Cache(Cache),
     /// Shows the record of one request
     Inspect(Inspect),
     /// Shows the log of the server that was started in the background
@@ -173,6 +175,18 @@ pub struct Serve {
     /// Ended requests kept for ps and inspect (NS_KEEP_REQUESTS, 100)
     #[arg(long, value_name = "N")]
     pub keep_requests: Option<u64>,
+    /// Host memory for states of prompts that were read, in MiB; 0: no prompt cache (NS_PROMPT_CACHE_MIB, 4096)
+    #[arg(long, value_name = "N")]
+    pub prompt_cache_mib: Option<u64>,
+    /// Folder for states that memory does not hold, and after a stop (NS_CACHE_DIR, ~/.cache/nextsycl/prompts)
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Most of that folder in GiB, 0 for none (NS_CACHE_DISK_GIB, 32)
+    #[arg(long, value_name = "G")]
+    pub cache_disk_gib: Option<f64>,
+    /// Hours after which an unused state is removed from it (NS_CACHE_TTL_HOURS, 24)
+    #[arg(long, value_name = "H")]
+    pub cache_ttl_hours: Option<f64>,
     /// Ends the server after so many seconds without a request or an open answer; 0 never (NS_IDLE_EXIT, 0)
     #[arg(long, value_name = "SECONDS")]
     pub idle_exit: Option<u64>,
@@ -212,6 +226,26 @@ pub struct Ps {
     /// All requests that are kept, not only the last 10
     #[arg(short, long)]
     pub all: bool,
+    /// The server's socket.
+    #[command(flatten)]
+    pub control: Control,
+}
+
+/// What `cache` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CacheAction {
+    /// Lists what is kept
+    Ls,
+    /// Forgets it, in memory and on disk
+    Clear,
+}
+
+/// cache
+#[derive(Debug, Args)]
+pub struct Cache {
+    /// List what is kept (ls, the default), or forget it (clear)
+    #[arg(value_enum, default_value = "ls", hide_default_value = true)]
+    pub action: CacheAction,
     /// The server's socket.
     #[command(flatten)]
     pub control: Control,

@@ -65,6 +65,7 @@ fn run(words: Vec<String>) -> Outcome {
         Command::Stop(args) => world.no_options().and_then(|()| service::stop(&world, args)),
         Command::Status(args) => world.no_options().and_then(|()| service::show(&world, args)),
         Command::Ps(args) => world.no_options().and_then(|()| service::list(&world, args)),
+        Command::Cache(args) => world.no_options().and_then(|()| service::cache(&world, args)),
         Command::Inspect(args) => world.no_options().and_then(|()| service::inspect(&world, args)),
         Command::Logs(args) => world.no_options().and_then(|()| service::logs(&world, args)),
         Command::Chat(args) => world.no_options().and_then(|()| service::chat(&world, args)),

@@ -9,9 +9,13 @@ use crate::render::{card, size, table};
 use ns_llm::{DevicePlan, LoadOptions, Plan};
 use serde_json::json;
 
-/// `0-11`, or `-` where there is none.
+/// `0-11` or `3`, or `-` where there is none.
 fn layers(d: &DevicePlan) -> String {
-    if d.layers.0 < d.layers.1 { format!("{}-{}", d.layers.0, d.layers.1 - 1) } else { "-".to_owned() }
+    match d.layers.1.saturating_sub(d.layers.0) {
+        0 => "-".to_owned(),
+        1 => d.layers.0.to_string(),
+        _ => format!("{}-{}", d.layers.0, d.layers.1 - 1),
+    }
 }
 
 /// `45.0 MiB + 2 x 10.0 MiB`: equal ones together.
@@ -27,6 +31,9 @@ fn caches(d: &DevicePlan) -> String {
 /// One line a device.
 pub fn lines(plan: &Plan) -> Vec<String> {
     let line = |d: &DevicePlan| {
+        if d.needed() == 0 {
+            return format!("{} ({}): not needed", card(&d.name), d.selector);
+        }
         let parts: String = d.parts.iter().map(|p| format!(", {p}")).collect();
         format!(
             "{} ({}): layers {}{parts}; weights {}, caches {}, buffers {}: {} of {} free, {} stay free",
@@ -138,10 +145,10 @@ mod tests {
             )]
         );
         device.caches = vec![1 << 20, 2 << 20, 2 << 20];
-        device.layers = (3, 3);
+        device.layers = (3, 4);
         assert!(
             lines(&plan(&device))[0]
-                .contains("layers -, embedding, draft block; weights 1.50 GiB, caches 1.0 MiB + 2 x 2.0 MiB, ")
+                .contains("layers 3, embedding, draft block; weights 1.50 GiB, caches 1.0 MiB + 2 x 2.0 MiB, ")
         );
     }
 }

@@ -4,7 +4,7 @@ use crate::cli::{Control, Serve};
 use crate::device::{self, NoCard};
 use crate::failure::{Failure, Outcome};
 use crate::local::{DEFAULT_CONTEXT, Found, World, load_options};
-use crate::serve::{self, Config, Doors, Loaded, Loader, Opening};
+use crate::serve::{self, CacheConfig, Config, DiskConfig, Doors, Loaded, Loader, Opening};
 use crate::{out, text, wait};
 use ns_http::Limits;
 use ns_http::cors::Origins;
@@ -97,10 +97,11 @@ fn serve(world: &World, args: &Serve, passed: ns_systemd::Passed) -> Outcome {
 
 fn load(found: &Found, options: &ns_llm::LoadOptions, opening: &Opening<'_>) -> Outcome<Loaded> {
     let text = text::open(&found.model.file)?;
+    let identity = text::identity(&found.model.file)?;
     crate::plan::before_load(found, options, &|line| tracing::info!("{line}"))?;
     let mut progress = |done, total| opening.progress(done, total);
     let engine = (found.registration.load)(&found.model.file, options, &mut progress)?;
-    Ok(Loaded { engine, text })
+    Ok(Loaded { engine, text, identity })
 }
 
 /// A time from a flag or a setting; none when it is 0.
@@ -159,7 +160,35 @@ fn config(world: &World, args: &Serve, found: &Found, contexts: Vec<usize>) -> O
         keep_text: settings.switch("NS_KEEP_TEXT")? != Some(false),
         origins: Origins::new(args.cors.as_deref().or(settings.get("NS_CORS")).unwrap_or("")),
         limits: Limits::default(),
+        cache: cache(world, args)?,
     })
+}
+
+/// The prompt cache: flags, else the settings.
+fn cache(world: &World, args: &Serve) -> Outcome<Option<CacheConfig>> {
+    const MOST_MIB: u64 = 1 << 24;
+    const MOST: f64 = 1e6;
+    let settings = &world.settings;
+    let memory = match args.prompt_cache_mib {
+        Some(n) if n > MOST_MIB => return Err(Failure::usage(format!("--prompt-cache-mib {n}: at most {MOST_MIB}"))),
+        Some(n) => n,
+        None => settings.number("NS_PROMPT_CACHE_MIB", 0..=MOST_MIB, "a number of MiB, 0 for none")?.unwrap_or(4096),
+    };
+    let decimal = |flag: &str, given: Option<f64>, setting, expected, usual| match given {
+        Some(n) if (0.0..=MOST).contains(&n) => Ok(n),
+        Some(n) => Err(Failure::usage(format!("{flag} {n}: it takes {expected}"))),
+        None => Ok::<f64, Failure>(settings.decimal(setting, 0.0..=MOST, expected)?.unwrap_or(usual)),
+    };
+    let gib = "a number of GiB, 0 for none";
+    let gib = decimal("--cache-disk-gib", args.cache_disk_gib, "NS_CACHE_DISK_GIB", gib, 32.0)?;
+    let hours = "a number of hours";
+    let hours = decimal("--cache-ttl-hours", args.cache_ttl_hours, "NS_CACHE_TTL_HOURS", hours, 24.0)?;
+    let disk = DiskConfig {
+        path: args.cache_dir.clone().unwrap_or_else(|| world.layout.prompts.clone()),
+        budget: (gib * (1_u64 << 30) as f64) as u64,
+        ttl: Duration::from_secs_f64(hours * 3600.0),
+    };
+    Ok((memory > 0).then(|| CacheConfig { memory: memory << 20, disk: (disk.budget > 0).then_some(disk) }))
 }
 
 /// Tokens each session holds.

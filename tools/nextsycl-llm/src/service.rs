@@ -1,6 +1,6 @@
 //! The server in the background: starting it, stopping it, looking at it.
 
-use crate::cli::{Chat, Control, Inspect, Logs, Ps, Serve, Status};
+use crate::cli::{Cache, CacheAction, Chat, Control, Inspect, Logs, Ps, Serve, Status};
 use crate::failure::{Failure, Outcome};
 use crate::local::World;
 use crate::server::{socket, wanted};
@@ -22,12 +22,17 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A GET over the socket.
 fn get(client: &Client, target: &str) -> Outcome<Value> {
-    let (status, body) = client.request(Method::GET, target, None, ANSWER_TIME)?;
+    ask(client, Method::GET, target)
+}
+
+fn ask(client: &Client, method: Method, target: &str) -> Outcome<Value> {
+    let (status, body) = client.request(method, target, None, ANSWER_TIME)?;
     let value: Value = serde_json::from_slice(&body)
         .map_err(|e| Failure::error(format!("the server's answer cannot be read: {e}")))?;
     match status {
         200 => Ok(value),
         404 => Err(Failure::not_found(error_text(&value))),
+        409 => Err(Failure::busy(error_text(&value))),
         _ => Err(Failure::error(error_text(&value))),
     }
 }
@@ -249,6 +254,18 @@ pub fn list(world: &World, args: &Ps) -> Outcome {
     let value = get(&client, "/server/requests")?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
     out::data(&status::requests(&value, now, if args.all { usize::MAX } else { 10 }))
+}
+
+/// `cache`.
+pub fn cache(world: &World, args: &Cache) -> Outcome {
+    let client = Client::new(&socket(world, &args.control));
+    match args.action {
+        CacheAction::Ls => out::data(&status::cache(&get(&client, "/server/cache")?)),
+        CacheAction::Clear => {
+            let value = ask(&client, Method::POST, "/server/cache/clear")?;
+            out::data(&format!("dropped {} checkpoint(s)\n", value["dropped"]))
+        }
+    }
 }
 
 /// `inspect`.

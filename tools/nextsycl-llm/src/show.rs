@@ -72,7 +72,14 @@ pub fn engines(world: &World) -> Outcome {
         for option in engine.options {
             let flag = format!("--opt-{} {}", option.name, option.value);
             let variable = if option.env.is_empty() { String::new() } else { format!(", {}", option.env) };
-            text.push_str(&format!("  {:<32}{} [{}{variable}]\n", flag.trim_end(), option.help, option.moment.words()));
+            // what is too long for its column has a line of its own
+            let gap = if flag.trim_end().len() < 32 { String::new() } else { format!("\n{:34}", "") };
+            text.push_str(&format!(
+                "  {:<32}{gap}{} [{}{variable}]\n",
+                flag.trim_end(),
+                option.help,
+                option.moment.words()
+            ));
         }
     }
     out::data(&text)

@@ -46,6 +46,51 @@ pub fn status(value: &Value) -> String {
     if waiting > 0.0 {
         out.push_str(&format!("{waiting} more waiting\n"));
     }
+    out.push_str(&prompt_cache(value));
+    out
+}
+
+fn prompt_cache(value: &Value) -> String {
+    let Some(cache) = value.get("prompt_cache") else { return String::new() };
+    if cache.is_null() {
+        return "prompt cache: off\n".to_owned();
+    }
+    let bytes = |value: &Value| gib(value.as_u64().unwrap_or(0));
+    let sessions = cache["sessions"].as_array().map_or(1, Vec::len);
+    let live = if sessions > 1 { "the live sessions hold" } else { "the live session holds" };
+    let mut out = format!(
+        "prompt cache: {} checkpoint(s), {} of {}, {} evicted; {live} {} tokens\n",
+        cache["entries"],
+        bytes(&cache["bytes"]),
+        bytes(&cache["budget"]),
+        cache["evictions"],
+        cache["live_tokens"]
+    );
+    let disk = &cache["disk"];
+    if !disk.is_null() {
+        let (used, most) = (bytes(&disk["bytes"]), bytes(&disk["budget"]));
+        out.push_str(&format!("  on disk: {} checkpoint(s), {used} of {most}\n", disk["entries"]));
+    }
+    out
+}
+
+/// The checkpoints of the prompt cache, the most recently used first.
+pub fn cache(value: &Value) -> String {
+    if value["off"] == true {
+        return "the prompt cache is off\n".to_owned();
+    }
+    let size = |value: &Value| format!("{:.3}GiB", value.as_u64().unwrap_or(0) as f64 / (1_u64 << 30) as f64);
+    let mut rows = vec![["#", "TOKENS", "SIZE", "WHERE"].map(str::to_owned).to_vec()];
+    for (i, entry) in value["entries"].as_array().map(Vec::as_slice).unwrap_or_default().iter().enumerate() {
+        let place = if entry["disk"] == true { "disk" } else { "memory" };
+        rows.push(vec![(i + 1).to_string(), entry["tokens"].to_string(), size(&entry["bytes"]), place.to_owned()]);
+    }
+    let mut out = table(&[true, true, true, false], &rows);
+    out.push_str(&format!("{} of {}, {} evicted\n", size(&value["bytes"]), size(&value["budget"]), value["evictions"]));
+    let disk = &value["disk"];
+    if !disk.is_null() {
+        out.push_str(&format!("on disk {} of {}\n", size(&disk["bytes"]), size(&disk["budget"])));
+    }
     out
 }
 
@@ -177,6 +222,29 @@ mod tests {
         assert!(status(&value).ends_with(
             "served - stopping\nGPU  CARD  VRAM USED  FREE  LAYERS  EXPERTS VRAM/HOST  TEMP  VRAM  POWER\nidle\n"
         ));
+    }
+
+    #[test]
+    fn the_prompt_cache_is_shown() {
+        let gib = 1_u64 << 30;
+        let mut value = json!({"model": "m", "uptime_seconds": 1, "context": 256, "served": 0, "active": [],
+            "prompt_cache": {"entries": 2, "bytes": gib * 3 / 2, "budget": 4 * gib, "evictions": 7, "live_tokens": 1234,
+                "sessions": [1234], "disk": {"entries": 5, "bytes": gib, "budget": 32 * gib}}});
+        assert!(status(&value).ends_with(
+            "\nidle\nprompt cache: 2 checkpoint(s), 1.5GiB of 4.0GiB, 7 evicted; the live session holds 1234 tokens\n\
+             \x20 on disk: 5 checkpoint(s), 1.0GiB of 32.0GiB\n"
+        ));
+        value["prompt_cache"] = Value::Null;
+        assert!(status(&value).ends_with("\nidle\nprompt cache: off\n"));
+        let value = json!({"entries": [{"tokens": 4096, "bytes": gib / 2, "disk": false},
+            {"tokens": 64, "bytes": gib / 1000, "disk": true}], "bytes": gib / 2, "budget": 4 * gib, "evictions": 1,
+            "disk": {"entries": 1, "bytes": gib / 1000, "budget": 32 * gib}});
+        assert_eq!(
+            cache(&value),
+            "#  TOKENS      SIZE  WHERE\n1    4096  0.500GiB  memory\n2      64  0.001GiB  disk\n\
+             0.500GiB of 4.000GiB, 1 evicted\non disk 0.001GiB of 32.000GiB\n"
+        );
+        assert_eq!(cache(&json!({"entries": [], "off": true})), "the prompt cache is off\n");
     }
 
     #[test]

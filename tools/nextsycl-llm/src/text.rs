@@ -1,9 +1,10 @@
 //! The text side of a model as the commands need it: tokens in, tokens out.
 
 use crate::failure::{Failure, Outcome};
-use ns_tokenizer::{ChatRequest, ChatTemplate, Message, Metadata, Tokenizer};
+use ns_tokenizer::{ChatRequest, ChatTemplate, Message, Metadata, Tokenizer, Turns};
 use ns_weights::ModelFile;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub trait Text: Send + Sync {
     /// Tokens of a conversation up to where the assistant's answer begins. `messages` have `role` and `content`;
     /// `variables` are further inputs of the template. Message content never becomes control tokens.
     fn chat(&self, messages: &[Value], variables: &Map<String, Value>) -> Result<Vec<u32>, TextError>;
+    /// Where the turns of a conversation are in its tokens, as [`Text::chat`] gave them.
+    fn turns(&self, messages: &[Value], variables: &Map<String, Value>, tokens: &[u32]) -> Turns;
     /// A token's bytes; control tokens have none.
     fn bytes(&self, token: u32) -> Vec<u8>;
     /// A token in words, control tokens by their names.
@@ -46,18 +49,16 @@ impl Text for FileText {
     }
 
     fn chat(&self, messages: &[Value], variables: &Map<String, Value>) -> Result<Vec<u32>, TextError> {
-        let mut variables = variables.clone();
-        let enable_thinking = variables.shift_remove("enable_thinking").and_then(|v| v.as_bool());
-        let messages = messages
-            .iter()
-            .map(|m| serde_json::from_value::<Message>(m.clone()).map_err(|e| TextError::Other(e.to_string())))
-            .collect::<Result<_, _>>()?;
-        let request =
-            ChatRequest { messages, add_generation_prompt: true, enable_thinking, variables, ..ChatRequest::default() };
+        let request = chat_request(messages, variables)?;
         self.template.encode(&self.tokenizer, &request).map_err(|e| match e {
             ns_tokenizer::Error::Refused(words) => TextError::Template(words),
             other => TextError::Other(other.to_string()),
         })
+    }
+
+    fn turns(&self, messages: &[Value], variables: &Map<String, Value>, tokens: &[u32]) -> Turns {
+        let request = chat_request(messages, variables);
+        request.map(|request| self.template.turns(&self.tokenizer, &request, tokens)).unwrap_or_default()
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {
@@ -71,6 +72,16 @@ impl Text for FileText {
     fn is_end(&self, token: u32) -> bool {
         self.tokenizer.is_end(token)
     }
+}
+
+fn chat_request(messages: &[Value], variables: &Map<String, Value>) -> Result<ChatRequest, TextError> {
+    let mut variables = variables.clone();
+    let enable_thinking = variables.shift_remove("enable_thinking").and_then(|v| v.as_bool());
+    let messages = messages
+        .iter()
+        .map(|m| serde_json::from_value::<Message>(m.clone()).map_err(|e| TextError::Other(e.to_string())))
+        .collect::<Result<_, _>>()?;
+    Ok(ChatRequest { messages, add_generation_prompt: true, enable_thinking, variables, ..ChatRequest::default() })
 }
 
 /// A model file's metadata as the tokenizer reads it.
@@ -117,4 +128,19 @@ pub fn open(file: &Path) -> Outcome<Arc<dyn Text>> {
 /// `general.architecture` of a model file.
 pub fn architecture(file: &Path) -> Outcome<String> {
     Ok(open_file(file)?.architecture().to_owned())
+}
+
+/// Bytes of each tensor that tell models of one shape apart.
+const SAMPLE: usize = 4096;
+
+/// What tells a model from others: SHA-256 of its headers, its size, and a sample of each tensor. Its place does not matter.
+pub fn identity(file: &Path) -> Outcome<[u8; 32]> {
+    let file = open_file(file)?;
+    let mut hash = Sha256::new();
+    file.headers().for_each(|header| hash.update(header));
+    hash.update(file.file_bytes().to_le_bytes());
+    for tensor in file.tensors() {
+        hash.update(&tensor.data[..SAMPLE.min(tensor.data.len())]);
+    }
+    Ok(hash.finalize().into())
 }

@@ -428,7 +428,9 @@ mod tests {
             }
         }
         assert!(seen > 20);
-        assert!(text.contains("\nRestartPreventExitStatus=2\nRestartPreventExitStatus=75\n"));
+        assert!(
+            text.contains("\nRestartPreventExitStatus=2\nRestartPreventExitStatus=4\nRestartPreventExitStatus=75\n")
+        );
         assert!(text.contains("\nEnvironment=NS_MODULE_CACHE=%C/nextsycl/modules\n"), "{text}");
         assert!(text.contains("\nMemoryDenyWriteExecute=false\n"), "the CPU device needs it");
         let socket = socket_unit(service, &Wanted { port: Some(9000), ..Wanted::default() }).unwrap();

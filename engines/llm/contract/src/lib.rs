@@ -15,12 +15,13 @@ pub mod philox;
 mod plan;
 pub mod sampler;
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, CheckpointHead, CheckpointReader, CheckpointWriter};
 pub use decoder::{Decoder, Sampling, TokenLogprob, TokenScores};
 pub use error::{Error, ErrorKind, Result};
 pub use options::{Moment, OptionSpec, OptionValues};
 pub use plan::{DevicePlan, Plan};
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Progress of a load: bytes done, bytes in all.
@@ -48,7 +49,8 @@ pub struct Registration {
 /// How to open a model.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// Device selectors in order, for example `gpu:0` or `cpu`.
+    /// Device selectors in order, for example `gpu:0` or `cpu`. Where there are several, the layers are laid on them in this order,
+    /// and the last device has the head and the draft block.
     pub devices: Vec<String>,
     /// Longest context of each session that will be open at once; memory is reserved for all of them at load.
     pub contexts: Vec<usize>,
@@ -216,6 +218,27 @@ pub trait Engine: Send {
     fn save(&mut self, session: SessionId) -> Result<Checkpoint>;
     /// Puts a saved state back; the session must be large enough.
     fn restore(&mut self, session: SessionId, checkpoint: &Checkpoint) -> Result<()>;
+    /// Bytes of the state that [`Engine::save`] would give now.
+    fn state_bytes(&mut self, session: SessionId) -> Result<u64> {
+        Ok(self.save(session)?.state.len() as u64)
+    }
+    /// Writes the state that [`Engine::save`] would give, so that it need not be in memory as a whole.
+    fn save_to(&mut self, session: SessionId, out: &mut dyn Write) -> Result<()> {
+        let checkpoint = self.save(session)?;
+        out.write_all(&checkpoint.state).map_err(not_written)
+    }
+    /// [`Engine::restore`] from a stream of [`CheckpointHead::state_len`] bytes. A head that does not fit leaves the
+    /// session as it was; when the stream fails or ends early, the session is empty afterwards.
+    fn restore_from(&mut self, session: SessionId, head: &CheckpointHead, input: &mut dyn Read) -> Result<()> {
+        let mut state = Vec::new();
+        let CheckpointHead { fingerprint, position, state_len } = head.clone();
+        let read = input.take(state_len).read_to_end(&mut state);
+        if let Err(error) = read {
+            self.reset(session)?;
+            return Err(not_read(error));
+        }
+        self.restore(session, &Checkpoint { fingerprint, position, state })
+    }
 
     /// Reads tokens, asking `stop` between chunks; returns how many were read. The session's logits are those of the
     /// last token read.
@@ -234,7 +257,8 @@ pub trait Engine: Send {
     /// what the penalties look at (the newest last). `draft` asks for drafts where the model has them.
     fn decoder(&mut self, session: SessionId, sampling: Sampling, history: &[u32], draft: bool) -> Result<Decoder>;
     /// Commits the decoder's pending token, and with drafts possibly more; afterwards the decoder has a new pending
-    /// token. Returns the tokens drawn in this step, the new pending one last.
+    /// token. Returns the tokens drawn in this step, the new pending one last. Steps with drafts ([`Decoder::draft`])
+    /// and steps without them ([`Engine::step_batch`]) may follow each other in any order.
     fn step(&mut self, session: SessionId, decoder: &mut Decoder) -> Result<Vec<u32>>;
     /// [`Engine::step`] without drafts for several sessions in one pass; returns the new pending token of each. Results
     /// equal those of stepping each session alone.
@@ -255,4 +279,14 @@ pub trait Engine: Send {
         self.feed_until(session, tokens, &mut || false)?;
         self.logits(session)
     }
+}
+
+/// The error of an engine whose state could not be written.
+pub fn not_written(error: std::io::Error) -> Error {
+    Error::with_source(ErrorKind::Checkpoint, "a session's state cannot be written", error)
+}
+
+/// The error of an engine whose state could not be read.
+pub fn not_read(error: std::io::Error) -> Error {
+    Error::with_source(ErrorKind::Checkpoint, "a session's state cannot be read", error)
 }

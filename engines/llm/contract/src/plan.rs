@@ -46,8 +46,9 @@ impl DevicePlan {
     }
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
+fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 1024.0 { format!("{mib:.1} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
 }
 
 impl Plan {
@@ -71,13 +72,13 @@ impl Plan {
                 d.name,
                 d.selector,
                 if d.layers.0 < d.layers.1 { format!("{}-{}", d.layers.0, d.layers.1 - 1) } else { "none".to_owned() },
-                gib(d.weights),
+                size(d.weights),
                 d.caches.len(),
-                gib(d.cache()),
-                gib(d.work),
-                gib(d.needed()),
-                gib(d.free),
-                gib(d.margin.min(d.free)),
+                size(d.cache()),
+                size(d.work),
+                size(d.needed()),
+                size(d.free),
+                size(d.margin.min(d.free)),
             )
         };
         let bad: Vec<String> = self.devices.iter().filter(|d| self.missing(&d.selector) > 0).map(told).collect();

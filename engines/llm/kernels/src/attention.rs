@@ -3,7 +3,8 @@
 //! The cache is one buffer `[layer][key, value][n_kv][cells][head_dim]`; a session owns a range of cells that starts at a multiple
 //! of [`CELL_ALIGN`]. Within a head, keys are in blocks of 16 cells, `[cells / 16][head_dim][16]`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use ns_sycl::{Arg, Buffer, Device, DeviceClass, Kernel, Queue};
 
@@ -20,6 +21,14 @@ const fn prompt_rows(class: DeviceClass) -> usize {
     match class {
         DeviceClass::Cpu => 32,
         DeviceClass::Gpu => 16,
+    }
+}
+
+/// Local memory of such a sub-group, floats. On the CPU only float32 caches are read.
+const fn prompt_local_floats(class: DeviceClass, heads: Heads) -> usize {
+    match class {
+        DeviceClass::Cpu => prompt_rows(class) * (2 * 256 + 64 + 48),
+        DeviceClass::Gpu => prompt_rows(class) * (2 * heads.head_dim + 32),
     }
 }
 
@@ -45,14 +54,12 @@ impl KvPrecision {
         }
     }
 
-    /// Its place in a list of kernels: halves, singles.
-    pub(crate) fn index(self, c: Check) -> Result<usize> {
+    /// Its place in a list of kernels: halves, singles, eight bits.
+    pub(crate) const fn index(self) -> usize {
         match self {
-            Self::F16 => Ok(0),
-            Self::F32 => Ok(1),
-            Self::Q8 => {
-                Err(crate::Error::argument(format!("kernel {}: there is none for a cache of 8-bit values", c.0)))
-            }
+            Self::F16 => 0,
+            Self::F32 => 1,
+            Self::Q8 => 2,
         }
     }
 }
@@ -152,7 +159,7 @@ pub const fn splits(position: usize) -> usize {
 #[must_use]
 pub const fn prompt_scratch_bytes(class: DeviceClass, precision: KvPrecision, heads: Heads, cells: usize) -> usize {
     match (class, precision) {
-        (DeviceClass::Cpu, KvPrecision::F16) => {
+        (DeviceClass::Cpu, KvPrecision::F16 | KvPrecision::Q8) => {
             2 * heads.n_kv * cells.next_multiple_of(CELL_ALIGN) * heads.head_dim * 4
         }
         _ => 0,
@@ -170,14 +177,35 @@ pub struct Chunk {
     pub first_cell: usize,
 }
 
-/// The kernels of module `attention`.
+impl Chunk {
+    /// The cells that its last row sees.
+    pub(crate) fn check(self, c: Check, cache: &Cache<'_>) -> Result<usize> {
+        let seen = self.position.saturating_add(self.rows);
+        c.that(
+            self.first_cell.is_multiple_of(CELL_ALIGN) && self.first_cell.saturating_add(seen) <= cache.cells,
+            &format!("{seen} cells from cell {} on are not in the cache of {} cells", self.first_cell, cache.cells),
+        )?;
+        Ok(seen)
+    }
+}
+
+/// The kernels of one precision, a module of their own.
+struct Set {
+    /// By head width: 64, 128, 256, others.
+    split: [Kernel; 4],
+    prompt: Kernel,
+}
+
+/// The kernels of attention. Those of a precision are loaded by [`Attention::open`] or when they are first used.
 pub struct Attention {
     class: DeviceClass,
-    /// By head width (64, 128, others), then precision.
-    split: [[Kernel; 2]; 3],
+    device: Device,
+    dir: PathBuf,
+    /// By precision.
+    sets: [OnceLock<Set>; 3],
     combine_act: Kernel,
-    prompt: [Kernel; 2],
     expand_kv: Kernel,
+    expand_kv8: Kernel,
 }
 
 impl Attention {
@@ -185,15 +213,40 @@ impl Attention {
         let m = device.load_module(dir, "attention")?;
         Ok(Self {
             class: device.class(),
-            split: [
-                [m.kernel("attn_split_kv16_h64")?, m.kernel("attn_split_kv32_h64")?],
-                [m.kernel("attn_split_kv16_h128")?, m.kernel("attn_split_kv32_h128")?],
-                [m.kernel("attn_split_kv16_hx")?, m.kernel("attn_split_kv32_hx")?],
-            ],
+            device: device.clone(),
+            dir: dir.to_owned(),
+            sets: [const { OnceLock::new() }; 3],
             combine_act: m.kernel("attn_combine_act")?,
-            prompt: [m.kernel("attn_prompt_kv16")?, m.kernel("attn_prompt_kv32")?],
             expand_kv: m.kernel("expand_kv")?,
+            expand_kv8: m.kernel("expand_kv8")?,
         })
+    }
+
+    /// Loads the kernels for a cache of this precision, unless they are.
+    ///
+    /// # Errors
+    /// The module is missing or the device cannot run it.
+    pub fn open(&self, precision: KvPrecision) -> Result<()> {
+        self.set(precision).map(|_| ())
+    }
+
+    fn set(&self, precision: KvPrecision) -> Result<&Set> {
+        let place = &self.sets[precision.index()];
+        if let Some(set) = place.get() {
+            return Ok(set);
+        }
+        let name = match precision {
+            KvPrecision::F16 => "kv16",
+            KvPrecision::F32 => "kv32",
+            KvPrecision::Q8 => "kv8",
+        };
+        let m = self.device.load_module(&self.dir, &format!("attention_{name}"))?;
+        let split = |width: &str| m.kernel(&format!("attn_split_{name}_{width}"));
+        let set = Set {
+            split: [split("h64")?, split("h128")?, split("h256")?, split("hx")?],
+            prompt: m.kernel(&format!("attn_prompt_{name}"))?,
+        };
+        Ok(place.get_or_init(|| set))
     }
 
     /// Pieces of the attention of decode rows; row i of `q` starts with its query heads. Each row sees the cells up to its
@@ -224,10 +277,11 @@ impl Attention {
         let width = match heads.head_dim {
             64 => 0,
             128 => 1,
-            _ => 2,
+            256 => 2,
+            _ => 3,
         };
         Ok(queue.launch(
-            &self.split[width][cache.precision.index(c)?],
+            &self.set(cache.precision)?.split[width],
             [pieces * 16, 1, 1],
             [16, 1, 1],
             &[
@@ -313,11 +367,7 @@ impl Attention {
         let columns = heads.n_heads * heads.head_dim;
         let ldq = c.rows("q", &q, chunk.rows, columns, 4)?;
         let ldo = c.rows("out", &out, chunk.rows, columns, 4)?;
-        let seen = chunk.position.saturating_add(chunk.rows);
-        c.that(
-            chunk.first_cell.is_multiple_of(CELL_ALIGN) && chunk.first_cell.saturating_add(seen) <= cache.cells,
-            &format!("{seen} cells from cell {} on are not in the cache of {} cells", chunk.first_cell, cache.cells),
-        )?;
+        let seen = chunk.check(c, cache)?;
         let kv_offset = (chunk.first_cell * heads.head_dim) as i64;
         let mut source = (cache.buffer, 0, cache.precision, kv_offset, cache.layer_offset(heads), cache.cells);
         let needed = prompt_scratch_bytes(self.class, cache.precision, heads, seen);
@@ -328,12 +378,16 @@ impl Attention {
             c.fits("scratch", scratch, needed / 4, 4)?;
             let cells = seen.next_multiple_of(CELL_ALIGN);
             let parts = cells.div_ceil(64).min(16);
+            let (kernel, items) = match cache.precision {
+                KvPrecision::Q8 => (&self.expand_kv8, 16),
+                _ => (&self.expand_kv, 64),
+            };
             let values = 2 * heads.n_kv * heads.head_dim * cells;
             queue.cost(cache.precision.size(values) + 4 * values, values);
             queue.launch(
-                &self.expand_kv,
-                [2 * heads.n_kv * parts * 64, 1, 1],
-                [64, 1, 1],
+                kernel,
+                [2 * heads.n_kv * parts * items, 1, 1],
+                [items, 1, 1],
                 &[
                     Arg::Buffer(cache.buffer, 0),
                     Arg::Buffer(scratch.0, scratch.1),
@@ -351,7 +405,7 @@ impl Attention {
         let (bytes, _) = split_cost(heads, source.2, seen);
         queue.cost(2 * chunk.rows * columns * 4 + bytes, 4 * columns * pairs);
         Ok(queue.launch(
-            &self.prompt[source.2.index(c)?],
+            &self.set(source.2)?.prompt,
             [chunk.rows.div_ceil(prompt_rows(self.class)) * heads.n_heads * 16, 1, 1],
             [16, 1, 1],
             &[
@@ -369,7 +423,7 @@ impl Attention {
                 Arg::I64(source.4),
                 Arg::I32(c.size("cells", source.5)?),
                 Arg::F32(scale),
-                Arg::Local((2 * heads.head_dim + 32) * prompt_rows(self.class) * 4),
+                Arg::Local(prompt_local_floats(self.class, heads) * 4),
             ],
         )?)
     }

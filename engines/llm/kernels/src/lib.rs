@@ -12,6 +12,7 @@ pub mod product;
 pub mod profile;
 pub mod rows;
 pub mod sampling;
+pub mod silo;
 
 use std::path::{Path, PathBuf};
 

@@ -17,7 +17,7 @@ pub const MATVEC_ROWS: usize = 8;
 const STAGING: usize = 16 << 20;
 
 /// The types matrices can have.
-pub const TYPES: [TensorType; 13] = [
+pub const TYPES: [TensorType; 21] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::BF16,
@@ -31,6 +31,14 @@ pub const TYPES: [TensorType; 13] = [
     TensorType::Q4_K,
     TensorType::Q3_K,
     TensorType::Q2_K,
+    TensorType::IQ4_NL,
+    TensorType::IQ4_XS,
+    TensorType::IQ3_S,
+    TensorType::IQ3_XXS,
+    TensorType::IQ2_S,
+    TensorType::IQ2_XS,
+    TensorType::IQ2_XXS,
+    TensorType::IQ1_M,
 ];
 
 /// Values and bytes of a block of the layouts; floats are kept in blocks of 32.
@@ -46,6 +54,7 @@ fn block(ty: TensorType) -> (u64, u64) {
 fn unpacked(ty: TensorType) -> u64 {
     match ty {
         TensorType::Q5_K | TensorType::Q4_K | TensorType::Q3_K => 4,
+        TensorType::IQ4_XS => 2,
         _ => 0,
     }
 }
@@ -65,8 +74,42 @@ fn planes(ty: TensorType) -> &'static [u64] {
         TensorType::Q4_K => &[144],
         TensorType::Q3_K => &[32, 64, 12, 2],
         TensorType::Q2_K => &[16, 64, 4],
+        TensorType::IQ4_NL => &[2, 16],
+        TensorType::IQ4_XS => &[8, 128],
+        TensorType::IQ3_S => &[2, 64, 8, 32, 4],
+        TensorType::IQ3_XXS => &[2, 64, 32],
+        TensorType::IQ2_S => &[2, 32, 32, 8, 8],
+        TensorType::IQ2_XS => &[2, 64, 8],
+        TensorType::IQ2_XXS => &[2, 64],
+        TensorType::IQ1_M => &[32, 16, 8],
         _ => &[],
     }
+}
+
+/// Items of a work-group of matrix-vector products on a graphics card. Where each work-group first reads a table of levels there are the
+/// more rows in one, the larger the table is.
+fn group_items(ty: TensorType) -> usize {
+    match ty {
+        TensorType::IQ2_S | TensorType::IQ1_M => 512,
+        TensorType::IQ4_NL
+        | TensorType::IQ4_XS
+        | TensorType::IQ3_S
+        | TensorType::IQ3_XXS
+        | TensorType::IQ2_XS
+        | TensorType::IQ2_XXS => 256,
+        _ => 64,
+    }
+}
+
+/// Work-groups of a silo's product: 4 sub-groups, which take 4 pairs of rows, or 2 or 1 where that leaves units without work.
+pub(crate) fn pair_groups(rows: usize, units: usize) -> usize {
+    let pairs = rows.div_ceil(2);
+    let split = match units * 8 {
+        threads if pairs >= threads => 1,
+        threads if 2 * pairs >= threads => 2,
+        _ => 4,
+    };
+    (pairs * split).div_ceil(4)
 }
 
 /// Rows of one stored tensor.
@@ -85,6 +128,8 @@ struct TypeKernels {
     dequant_f32: Kernel,
     dequant_f16: Kernel,
     matvec: [Kernel; MATVEC_ROWS],
+    /// Whether `matvec` takes two rows a sub-group and several sub-groups a pair (those of a silo).
+    pairs: bool,
     product: OnceLock<(Kernel, bool)>,
 }
 
@@ -94,6 +139,8 @@ pub struct Matrices {
     dir: PathBuf,
     types: Mutex<HashMap<TensorType, Arc<TypeKernels>>>,
     staging: Mutex<Option<Buffer>>,
+    /// Where modules `matvec_<t>` that go before our own are looked for.
+    silo: Mutex<Option<PathBuf>>,
 }
 
 impl Matrices {
@@ -103,12 +150,18 @@ impl Matrices {
             dir: dir.to_owned(),
             types: Mutex::new(HashMap::new()),
             staging: Mutex::new(None),
+            silo: Mutex::new(None),
         }
     }
 
     /// Frees the block that tensors are packed through; the next [`Matrix::pack`] makes it again.
     pub fn release_staging(&self) {
         *self.staging.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Takes the matrix-vector products of a silo's folder for the types that it has; for types not used yet.
+    pub(crate) fn prefer(&self, silo: &Path) {
+        *self.silo.lock().unwrap_or_else(PoisonError::into_inner) = Some(silo.to_owned());
     }
 
     fn of(&self, ty: TensorType) -> Result<Arc<TypeKernels>> {
@@ -121,13 +174,20 @@ impl Matrices {
         }
         let t = ty.name().to_ascii_lowercase();
         let module = self.device.load_module(&self.dir, &format!("matrix_{t}"))?;
-        let r = |m: usize| module.kernel(&format!("matvec_{t}_r{m}"));
+        let silo = self.silo.lock().unwrap_or_else(PoisonError::into_inner);
+        let silo = silo.as_ref().filter(|_| crate::silo::TYPES.contains(&ty));
+        let products = match silo {
+            Some(dir) => self.device.load_module(dir, &format!("matvec_{t}"))?,
+            None => module.clone(),
+        };
+        let r = |m: usize| products.kernel(&format!("matvec_{t}_r{m}"));
         let kernels = Arc::new(TypeKernels {
             pack: module.kernel(&format!("pack_{t}"))?,
             embed: module.kernel(&format!("embed_{t}"))?,
             dequant_f32: module.kernel(&format!("dequant_f32_{t}"))?,
             dequant_f16: module.kernel(&format!("dequant_f16_{t}"))?,
             matvec: [r(1)?, r(2)?, r(3)?, r(4)?, r(5)?, r(6)?, r(7)?, r(8)?],
+            pairs: silo.is_some(),
             product: OnceLock::new(),
         });
         types.insert(ty, kernels.clone());
@@ -326,7 +386,14 @@ impl Matrix {
                 let local = (groups / (8 * self.units)).clamp(1, 4) * 16;
                 ((groups * 16).next_multiple_of(local), local)
             }
-            DeviceClass::Gpu => ((self.rows * 16).next_multiple_of(64), 64),
+            DeviceClass::Gpu if self.kernels.pairs => {
+                let groups = pair_groups(self.rows, self.units);
+                (groups * 64, 64)
+            }
+            DeviceClass::Gpu => {
+                let local = group_items(self.ty);
+                ((self.rows * 16).next_multiple_of(local), local)
+            }
         }
     }
 

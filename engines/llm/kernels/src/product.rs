@@ -1,12 +1,16 @@
 //! Prompt products: many rows of activations with a packed matrix.
 //!
 //! On the processor our own kernel reads the packed weights directly; expanding them for oneMKL is slower. On a graphics card the
-//! weights are expanded to half, a slice of rows at a time, and oneMKL multiplies; without oneMKL our own kernel does it all.
+//! weights are expanded to half, a slice of rows at a time, and oneMKL multiplies; without oneMKL our own kernel does it all. A silo goes
+//! before both where the card has matrix units.
+
+use std::sync::Arc;
 
 use ns_sycl::{Arg, Buffer, Device, DeviceClass, Gemm, Kernel, Queue};
 
 use crate::check::{Check, Strided};
 use crate::matrix::Matrix;
+use crate::silo::Silo;
 use crate::{Kernels, Result};
 
 /// Whether the processor has fewer than 32 vector registers: it then takes the kernels with fewer sums in flight.
@@ -35,6 +39,7 @@ fn range(class: DeviceClass, units: usize, narrow: bool, m: usize, n: usize) -> 
 pub struct Products {
     device: Device,
     mkl: Option<Mkl>,
+    silo: Option<Arc<Silo>>,
 }
 
 struct Mkl {
@@ -72,7 +77,7 @@ impl Products {
     /// Our own kernels alone: on any device.
     #[must_use]
     pub fn own(kernels: &Kernels) -> Self {
-        Self { device: kernels.device().clone(), mkl: None }
+        Self { device: kernels.device().clone(), mkl: None, silo: None }
     }
 
     /// The fastest way of the device; without oneMKL (not installed or switched off) our own kernels.
@@ -87,7 +92,14 @@ impl Products {
         let Ok(gemm) = Gemm::open(device) else { return Ok(Self::own(kernels)) };
         let (weights, rows) = scratch.sizes();
         let mkl = Mkl { gemm, weights: device.alloc(weights)?, rows: device.alloc(rows)? };
-        Ok(Self { device: device.clone(), mkl: Some(mkl) })
+        Ok(Self { device: device.clone(), mkl: Some(mkl), silo: None })
+    }
+
+    /// The same with a silo before all else, for the products that it takes.
+    #[must_use]
+    pub fn with_silo(mut self, silo: Option<Arc<Silo>>) -> Self {
+        self.silo = silo;
+        self
     }
 
     /// Whether oneMKL is used.
@@ -116,6 +128,11 @@ impl Products {
         let (n, k) = (matrix.rows(), matrix.cols());
         let ldx = c.rows("x", &x, m, k, 4)?;
         let ldy = c.rows("y", &y, m, n, 4)?;
+        if let Some(silo) = &self.silo
+            && silo.takes_product(matrix.ty(), m, n, k, &y)
+        {
+            return silo.product(queue, matrix.ty(), matrix.packed(), (m, n, k), x, y, add);
+        }
         let Some(mkl) = &self.mkl else {
             let (kernel, narrow) = matrix.product_kernel(&self.device)?;
             let (global, local) = range(matrix.class(), matrix.units(), narrow, m, n);

@@ -1,7 +1,7 @@
 //! Where the time of a device goes, and how near that is to what the device can do.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ns_sycl::{Arg, Buffer, Device, DeviceClass, Gemm, Kernel, KernelTime, Queue};
 
@@ -9,12 +9,14 @@ use crate::Result;
 
 /// Largest block that is read and copied.
 const BLOCK: usize = 256 << 20;
-/// A measurement is long enough to trust.
+/// A measurement is long enough to trust, in nanoseconds on the device.
 const ENOUGH: u64 = 4_000_000;
+/// And never longer than about this, whatever the device says.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Times each measurement is repeated; the best counts.
 const RUNS: usize = 3;
 /// Floats a sub-group reads in one round of its loop.
-const ROUND: usize = 64;
+const ROUND: usize = 256;
 /// Operations of a work-item in one round of `ceiling_fma`.
 const FMA_ROUND: u64 = 8 * 8 * 2;
 /// Rows and columns of the largest product.
@@ -57,11 +59,11 @@ impl Meter<'_> {
         work: &dyn Fn(usize) -> u64,
         run: &dyn Fn(&Queue, usize) -> Result<()>,
     ) -> Result<f64> {
-        let mut rate = 0.0;
+        let (mut rate, begun) = (0.0, Instant::now());
         for size in sizes {
             let time = self.best(&|q| run(q, size))?;
             rate = work(size) as f64 / time as f64 * 1e9;
-            if time >= ENOUGH {
+            if time >= ENOUGH || begun.elapsed() > PATIENCE {
                 break;
             }
         }
@@ -70,7 +72,7 @@ impl Meter<'_> {
 
     fn stream(&self, kernel: &Kernel, (x, y): (&Buffer, &Buffer), subs: usize, factor: u64) -> Result<f64> {
         let largest = x.len() / 4 / subs / ROUND;
-        let rounds = (0..).map(|i| 16_usize << (2 * i)).take_while(|n| *n < largest).chain([largest]);
+        let rounds = (0..).map(|i| 4_usize << (2 * i)).take_while(|n| *n < largest).chain([largest]);
         self.rate(rounds, &|n| (n * ROUND * subs * 4) as u64 * factor, &|q, n| {
             let args = [Arg::Buffer(x, 0), Arg::Buffer(y, 0), Arg::I64((n * ROUND) as i64)];
             Ok(q.launch(kernel, [subs * 16, 1, 1], [64, 1, 1], &args)?)
@@ -248,7 +250,18 @@ fn table(times: &[KernelTime], detail: Detail, ceilings: &Ceilings, device: &str
             or_dash(r.operations, format!("{:.3}", operations / 1e12)),
         ));
     }
+    if lines.iter().any(|l| above(l)) {
+        lines.push(
+            "above 100%: data from the device's caches, or a device that was busier when it was measured".to_owned(),
+        );
+    }
     lines
+}
+
+/// Whether a line's last column is above 100%.
+fn above(line: &str) -> bool {
+    let number = line.rsplit_once('%').map(|(head, _)| head.rsplit(' ').next().unwrap_or_default());
+    number.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n > 100)
 }
 
 #[cfg(test)]
@@ -286,6 +299,8 @@ mod tests {
         assert!(
             lines[4].ends_with("  50% arithmetic") && lines[5].ends_with("        -         -        -        -  -")
         );
+        let lines = table(&[time("cached", "add", 1, 1, 101, 0)], Detail::Kernels, &ceilings, "Card", 0.1);
+        assert!(lines[3].ends_with(" 101% memory") && lines[4].starts_with("above 100%: "), "{lines:?}");
         let lines = table(&times, Detail::Sections, &ceilings, "Card", 0.1);
         assert_eq!(lines.len(), 5);
         assert_eq!(

@@ -73,7 +73,7 @@ pub struct Rows {
     to_act: Kernel,
     swiglu_act: Kernel,
     swiglu: Kernel,
-    rope_store: [[Kernel; 2]; 2],
+    rope_store: [[Kernel; 3]; 2],
     add: Kernel,
     convert_f16: Kernel,
     convert_rows_f16: Kernel,
@@ -112,6 +112,10 @@ fn groups(count: usize, local: usize) -> ([usize; 3], [usize; 3]) {
 impl Rows {
     pub(crate) fn load(device: &Device, dir: &Path) -> Result<Self> {
         let m = device.load_module(dir, "rows")?;
+        let rope = |pairs: &str| -> Result<[Kernel; 3]> {
+            let of = |precision: &str| m.kernel(&format!("rope_store_{pairs}_{precision}"));
+            Ok([of("kv16")?, of("kv32")?, of("kv8")?])
+        };
         Ok(Self {
             class: device.class(),
             rms_norm: m.kernel("rms_norm")?,
@@ -119,10 +123,7 @@ impl Rows {
             to_act: m.kernel("to_act")?,
             swiglu_act: m.kernel("swiglu_act")?,
             swiglu: m.kernel("swiglu")?,
-            rope_store: [
-                [m.kernel("rope_store_adjacent_kv16")?, m.kernel("rope_store_adjacent_kv32")?],
-                [m.kernel("rope_store_neox_kv16")?, m.kernel("rope_store_neox_kv32")?],
-            ],
+            rope_store: [rope("adjacent")?, rope("neox")?],
             add: m.kernel("add")?,
             convert_f16: m.kernel("convert_f16")?,
             convert_rows_f16: m.kernel("convert_rows_f16")?,
@@ -327,7 +328,7 @@ impl Rows {
         let stored = cache.precision.size(rows * (columns - queries));
         queue.cost(rows * (columns + queries) * 4 + stored, 6 * rows * columns);
         Ok(queue.launch(
-            &self.rope_store[pairs][cache.precision.index(c)?],
+            &self.rope_store[pairs][cache.precision.index()],
             global,
             local,
             &[

@@ -10,8 +10,8 @@ use ns_llm_kernels::rows::{RowState, write_states};
 use ns_llm_kernels::{Strided, act, at};
 use ns_sycl::Buffer;
 
-/// The bytes of a cache of 8-bit values: blocks of 16 cells, first the whole numbers (keys [value][cell], values [cell][value]), then
-/// the scales [32 values][cell]. What is not filled is NaN or -1.
+/// The bytes of a cache of 8-bit values: blocks of 16 cells, first the whole numbers (keys [value / 4][cell][4], values
+/// [cell / 4][value][4]), then the scales [32 values][cell]. What is not filled is NaN or -1.
 fn quantised(heads: Heads, cells: usize, first_cell: usize, layer: usize, filled: usize, both: [&[f32]; 2]) -> Vec<u8> {
     let d = heads.head_dim;
     let head_bytes = KvPrecision::Q8.size(cells * d);
@@ -31,7 +31,11 @@ fn quantised(heads: Heads, cells: usize, first_cell: usize, layer: usize, filled
                     block_scale(&mut all[block + 16 * d..][..d], g, t, scale);
                     for (i, v) in group.iter().enumerate() {
                         let i = g * 32 + i;
-                        let at = if kind == 0 { i * 16 + t % 16 } else { t % 16 * d + i };
+                        let at = if kind == 0 {
+                            i / 4 * 64 + t % 16 * 4 + i % 4
+                        } else {
+                            t % 16 / 4 * 4 * d + i * 4 + t % 4
+                        };
                         all[block + at] = (v / scale.to_f32()) as i8 as u8;
                     }
                 }
@@ -71,7 +75,7 @@ impl Session {
             // a scale for 32 values of a cell, and a whole number for each of them
             KvPrecision::Q8 => (0..heads.n_kv * filled * d / 32)
                 .flat_map(|_| {
-                    let scale = half::f16::from_f32(0.01 + 0.02 * n.unit() as f32).to_f32();
+                    let scale = half::f16::from_f32(0.005 + 0.01 * n.unit() as f32).to_f32();
                     (0..32).map(|_| scale * ((n.word() % 255) as f32 - 127.0)).collect::<Vec<f32>>()
                 })
                 .collect(),
@@ -138,12 +142,20 @@ impl Session {
     }
 }
 
-const SHAPES: [Heads; 5] = [
+const ALL: [KvPrecision; 3] = [KvPrecision::F16, KvPrecision::F32, KvPrecision::Q8];
+
+/// Heads of 80 or 16 have no eight-bit cache.
+fn possible(heads: Heads, precision: KvPrecision) -> bool {
+    precision != KvPrecision::Q8 || heads.head_dim.is_multiple_of(32)
+}
+
+const SHAPES: [Heads; 6] = [
     Heads { n_heads: 9, n_kv: 3, head_dim: 64 },
     Heads { n_heads: 4, n_kv: 4, head_dim: 128 },
     Heads { n_heads: 6, n_kv: 1, head_dim: 80 },
     Heads { n_heads: 2, n_kv: 1, head_dim: 256 },
     Heads { n_heads: 1, n_kv: 1, head_dim: 16 },
+    Heads { n_heads: 3, n_kv: 3, head_dim: 96 },
 ];
 
 /// Decode rows at `positions`, as activation rows: each row's values.
@@ -179,7 +191,7 @@ fn decode_rows() {
     let mut n = Numbers(11);
     let positions = [0, 1, 15, 16, 255, 256, 600, 1040];
     for heads in SHAPES {
-        for precision in [KvPrecision::F16, KvPrecision::F32] {
+        for precision in ALL.into_iter().filter(|&p| possible(heads, p)) {
             let s = Session::new(&b, &mut n, precision, heads, 1041);
             let cols = heads.n_heads * heads.head_dim;
             let q = n.normals(8 * (cols + 8));
@@ -200,8 +212,15 @@ fn decode_rows() {
 fn decode_rows_are_exact_in_any_company() {
     let b = bench();
     let mut n = Numbers(12);
-    for heads in [SHAPES[0], SHAPES[1], SHAPES[2]] {
-        let s = Session::new(&b, &mut n, KvPrecision::F16, heads, 800);
+    for (heads, precision) in [
+        (SHAPES[0], KvPrecision::F16),
+        (SHAPES[1], KvPrecision::F16),
+        (SHAPES[2], KvPrecision::F16),
+        (SHAPES[3], KvPrecision::F32),
+        (SHAPES[3], KvPrecision::Q8),
+        (SHAPES[5], KvPrecision::Q8),
+    ] {
+        let s = Session::new(&b, &mut n, precision, heads, 800);
         let cols = heads.n_heads * heads.head_dim;
         let dq = b.put(&n.normals(4 * cols));
         let positions = [799, 3, 256, 511];
@@ -252,7 +271,7 @@ fn prompt_chunks() {
     let b = bench();
     let mut n = Numbers(14);
     for heads in SHAPES {
-        for precision in [KvPrecision::F16, KvPrecision::F32] {
+        for precision in ALL.into_iter().filter(|&p| possible(heads, p)) {
             for (rows, position) in [(1, 0), (70, 0), (33, 129), (16, 48)] {
                 let s = Session::new(&b, &mut n, precision, heads, rows + position);
                 let cols = heads.n_heads * heads.head_dim;
@@ -277,7 +296,7 @@ fn prompt_rows_do_not_depend_on_the_chunk() {
     let b = bench();
     let mut n = Numbers(15);
     let heads = SHAPES[0];
-    for precision in [KvPrecision::F16, KvPrecision::F32] {
+    for precision in ALL {
         let s = Session::new(&b, &mut n, precision, heads, 150);
         let q = n.normals(150 * 576);
         let dq = b.put(&q);

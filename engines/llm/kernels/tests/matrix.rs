@@ -11,10 +11,11 @@ use ns_llm_kernels::{ErrorKind, act, at};
 use ns_sycl::{Buffer, DeviceClass};
 use ns_weights::{TensorType, decode_row};
 
-/// The types that are tested: all, or those in `NS_TEST_TYPES` (names with blanks between), for slow devices.
+/// The types that are tested: all, or those in `NS_TEST_TYPES` (names with commas between), for slow devices.
 fn types() -> Vec<TensorType> {
     let wanted = std::env::var("NS_TEST_TYPES").unwrap_or_default();
-    let named: Vec<TensorType> = wanted.split_whitespace().map(|name| TensorType::from_name(name).unwrap()).collect();
+    let named: Vec<TensorType> =
+        wanted.split_terminator(',').map(|name| TensorType::from_name(name).unwrap()).collect();
     if named.is_empty() { TYPES.to_vec() } else { named }
 }
 
@@ -30,6 +31,14 @@ fn random_rows(ty: TensorType, rows: usize, cols: usize, n: &mut Numbers) -> Vec
             TensorType::BF16 => block.copy_from_slice(&half::bf16::from_f32(n.normal()).to_le_bytes()),
             TensorType::Q6_K => block[208..210].copy_from_slice(&half(n)),
             TensorType::Q3_K => block[108..110].copy_from_slice(&half(n)),
+            TensorType::IQ1_M => {
+                // the half is in the upper nibbles of four words
+                for (k, nibble) in
+                    u16::from_le_bytes(half(n)).to_le_bytes().iter().flat_map(|b| [b & 15, b >> 4]).enumerate()
+                {
+                    block[49 + 2 * k] = block[49 + 2 * k] & 15 | nibble << 4;
+                }
+            }
             TensorType::Q2_K => {
                 block[80..82].copy_from_slice(&half(n));
                 block[82..84].copy_from_slice(&half(n));
@@ -212,7 +221,8 @@ fn products_with_a_few_rows() {
 #[test]
 fn more_rows_than_one_launch_and_addition() {
     let b = bench();
-    for ty in [TensorType::Q4_1, TensorType::Q8_0, TensorType::Q6_K, TensorType::Q2_K] {
+    let some = [TensorType::Q4_1, TensorType::Q8_0, TensorType::Q6_K, TensorType::Q2_K, TensorType::IQ3_S];
+    for ty in types().into_iter().filter(|ty| some.contains(ty)) {
         let (rows, cols, m) = (49, 256, 21);
         let c = case(&b, ty, rows, cols);
         let x = Numbers(3).normals(m * cols);

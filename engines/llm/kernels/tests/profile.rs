@@ -22,7 +22,7 @@ fn the_measures_do_their_work() {
     let (d, folder) = (device(), Locations::discover().kernels);
     let q = d.queue().unwrap();
     let m = d.load_module(&folder.join("llm"), "ceilings").unwrap();
-    let (subs, part) = (8_usize, 192_usize);
+    let (subs, part) = (8_usize, 768_usize);
     let numbers: Vec<f32> = (0..subs * part).map(|i| (i % 7) as f32).collect();
     let (x, y) = (d.alloc(4 * subs * part).unwrap(), d.alloc(4 * subs * part).unwrap());
     q.write_slice(&x, 0, &numbers).unwrap();

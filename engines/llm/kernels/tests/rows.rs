@@ -123,6 +123,25 @@ fn activation_rows_of_plain_and_swiglu_rows() {
     }
 }
 
+/// Gates from -200 to 200: exact throughout, nothing where e^-gate is too large for a float32, and NaN stays NaN.
+#[test]
+fn swiglu_of_all_gates() {
+    let b = bench();
+    let n = 40_001;
+    let mut x: Vec<f32> = (0..n).map(|i| (i as f32 - 20_000.0) * 0.01).collect();
+    x.extend([f32::NEG_INFINITY, f32::INFINITY, f32::NAN, f32::from_bits(u32::MAX), f32::MAX, -3.0e38]);
+    let cols = x.len();
+    x.resize(2 * cols, 1.0);
+    let (dx, out) = (b.put(&x), b.poisoned(cols * 4));
+    b.kernels.rows.swiglu(&b.queue, at(&dx, 2 * cols), at(&out, cols), (1, cols)).unwrap();
+    let got: Vec<f32> = b.read(&out, cols);
+    let want: Vec<f64> = x[..n].iter().map(|&g| f64::from(g) / (1.0 + (-f64::from(g)).exp())).collect();
+    let e = error(&got[..n], &want, 1e-30);
+    assert!(e < 4e-7, "relative error {e:e}");
+    assert!(got[n].is_nan() && got[n + 2].is_nan() && got[n + 3].is_nan(), "{:?}", &got[n..]);
+    assert!(got[n + 1] == f32::INFINITY && got[n + 4] == f32::MAX && got[n + 5] == 0.0, "{:?}", &got[n..]);
+}
+
 /// A row's result does not depend on the rows beside it.
 #[test]
 fn rows_are_independent_of_their_number() {
@@ -152,8 +171,9 @@ fn expanded(bytes: &[u8], heads: Heads, cells: usize) -> Vec<f32> {
         let is_key = (b / blocks / heads.n_kv).is_multiple_of(2);
         all.extend((0..16 * d).map(|at| {
             let (i, t) = if is_key { (at / 16, at % 16) } else { (at % d, at / d) };
+            let place = if is_key { i / 4 * 64 + t * 4 + i % 4 } else { t / 4 * 4 * d + i * 4 + t % 4 };
             let scale = &scales[(i / 32 * 16 + t) * 2..][..2];
-            half::f16::from_le_bytes([scale[0], scale[1]]).to_f32() * f32::from(numbers[at] as i8)
+            half::f16::from_le_bytes([scale[0], scale[1]]).to_f32() * f32::from(numbers[place] as i8)
         }));
     }
     all
@@ -170,6 +190,8 @@ fn rope_and_cache_store() {
         (RopePairs::Neox, KvPrecision::F32, 64, 64),
         (RopePairs::Adjacent, KvPrecision::F32, 80, 48),
         (RopePairs::Neox, KvPrecision::F16, 256, 64),
+        (RopePairs::Neox, KvPrecision::Q8, 256, 64),
+        (RopePairs::Adjacent, KvPrecision::Q8, 64, 64),
     ] {
         let heads = Heads { n_heads: 6, n_kv: 2, head_dim };
         let (rows, columns, layer) = (3, 10 * head_dim, 1);

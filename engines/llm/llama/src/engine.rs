@@ -9,8 +9,8 @@ use crate::weights::{self, Weights};
 use crate::work::{MAX_ROWS, Sizes, Work};
 use crate::{OPTIONS, device_error, kernel_error};
 use ns_llm::{
-    Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions, Moment,
-    OptionValues, Plan, Progress, Result, Sampling, SessionId, Tap, sampler,
+    Checkpoint, CheckpointHead, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions,
+    Moment, OptionValues, Plan, Progress, Result, Sampling, SessionId, Tap, sampler,
 };
 use ns_llm_kernels::attention::{Chunk, KvPrecision, splits};
 use ns_llm_kernels::product::Products;
@@ -19,25 +19,26 @@ use ns_llm_kernels::{Kernels, Profile};
 use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
 use ns_weights::ModelFile;
 use std::collections::HashMap;
+use std::io::{Read, Write};
 
 /// An opened model.
 pub struct Llama {
-    facts: EngineFacts,
-    p: Params,
-    sizes: Sizes,
+    pub(crate) facts: EngineFacts,
+    pub(crate) p: Params,
+    pub(crate) sizes: Sizes,
     // Graphs go before what they refer to.
     graphs: HashMap<(usize, usize), Graph>,
     use_graphs: bool,
     products: Products,
     weights: Weights,
     work: Work,
-    kv: Buffer,
+    pub(crate) kv: Buffer,
     precision: KvPrecision,
     kernels: Kernels,
-    queue: Queue,
+    pub(crate) queue: Queue,
     device: Device,
     profile: Option<Profile>,
-    sessions: Sessions,
+    pub(crate) sessions: Sessions,
     file: ModelFile,
 }
 
@@ -82,6 +83,7 @@ impl Llama {
         let queue = device.queue().map_err(|e| device_error("cannot open a queue", e))?;
         queue.section("load");
         let kernels = Kernels::load(&device, &folder).map_err(|e| kernel_error("cannot load the kernels", e))?;
+        kernels.attention.open(precision).map_err(|e| kernel_error("cannot load the kernels", e))?;
         let weights = weights::load(&file, &p, &device, &queue, &kernels, progress)?;
         let work = Work::new(&device, &p, &sizes)?;
         let kv = usize::try_from(sizes.cache(&p))
@@ -350,7 +352,7 @@ impl Llama {
         Ok(())
     }
 
-    fn session_logits(&self, session: SessionId) -> Result<Vec<f32>> {
+    pub(crate) fn session_logits(&self, session: SessionId) -> Result<Vec<f32>> {
         match &self.sessions.get(session)?.logits {
             Logits::Host(values) => Ok(values.clone()),
             Logits::Row(row) => self.read_logits(*row, 1),
@@ -458,59 +460,30 @@ impl Engine for Llama {
     }
 
     fn save(&mut self, session: SessionId) -> Result<Checkpoint> {
+        let len = self.state_bytes(session)?;
+        let mut state = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
+        self.save_to(session, &mut state)?;
+        let position = self.sessions.get(session)?.position;
+        Ok(Checkpoint { fingerprint: self.facts.cache_fingerprint.clone(), position, state })
+    }
+
+    fn state_bytes(&mut self, session: SessionId) -> Result<u64> {
         let s = self.sessions.get(session)?;
-        let (position, start) = (s.position, s.cells.start);
-        let logits = match s.logits {
-            Logits::None => None,
-            _ => Some(self.session_logits(session)?),
-        };
-        let mut cells = Vec::new();
-        for head in checkpoint::heads(&self.p, &self.sizes, position) {
-            let at = cells.len();
-            cells.resize(at + head.bytes, 0);
-            self.queue
-                .read(&self.kv, head.at(start), &mut cells[at..])
-                .map_err(|e| device_error("cannot save a session", e))?;
-        }
-        Ok(Checkpoint {
-            fingerprint: self.facts.cache_fingerprint.clone(),
-            position,
-            state: checkpoint::join(&cells, logits.as_deref()),
-        })
+        let heads = checkpoint::heads(&self.p, &self.sizes, s.position);
+        let (without, with) = checkpoint::state_lens(&heads, self.p.n_vocab);
+        Ok(if s.logits == Logits::None { without } else { with })
+    }
+
+    fn save_to(&mut self, session: SessionId, out: &mut dyn Write) -> Result<()> {
+        self.write_state(session, out)
     }
 
     fn restore(&mut self, session: SessionId, checkpoint: &Checkpoint) -> Result<()> {
-        let foreign = |what: &str| Error::new(ErrorKind::Checkpoint, format!("the checkpoint does not fit: {what}"));
-        if checkpoint.fingerprint != self.facts.cache_fingerprint {
-            return Err(foreign(&format!(
-                "it is of `{}`, the model is `{}`",
-                checkpoint.fingerprint, self.facts.cache_fingerprint
-            )));
-        }
-        let s = self.sessions.get(session)?;
-        if checkpoint.position > s.limit {
-            return Err(Error::new(
-                ErrorKind::ContextFull,
-                format!("a checkpoint of {} tokens does not fit into a session of {}", checkpoint.position, s.limit),
-            ));
-        }
-        let start = s.cells.start;
-        let heads = checkpoint::heads(&self.p, &self.sizes, checkpoint.position);
-        let size: usize = heads.iter().map(|h| h.bytes).sum();
-        let (cells, logits) =
-            checkpoint::split(&checkpoint.state, size, self.p.n_vocab).ok_or_else(|| foreign("its size is wrong"))?;
-        let mut at = 0;
-        for head in heads {
-            self.queue
-                .write(&self.kv, head.at(start), &cells[at..at + head.bytes])
-                .map_err(|e| device_error("cannot restore a session", e))?;
-            at += head.bytes;
-        }
-        let s = self.sessions.get_mut(session)?;
-        s.position = checkpoint.position;
-        s.pass_start = None;
-        s.logits = logits.map_or(Logits::None, Logits::Host);
-        Ok(())
+        self.restore_from(session, &checkpoint.head(), &mut checkpoint.state.as_slice())
+    }
+
+    fn restore_from(&mut self, session: SessionId, head: &CheckpointHead, input: &mut dyn Read) -> Result<()> {
+        self.read_state(session, head, input)
     }
 
     fn feed_until(&mut self, session: SessionId, tokens: &[u32], stop: &mut dyn FnMut() -> bool) -> Result<usize> {

@@ -163,9 +163,31 @@ fn saved_copied_and_rolled_back_sessions_go_on_the_same() {
     let mut foreign = saved.clone();
     foreign.fingerprint.push('x');
     assert_eq!(engine.restore(a, &foreign).unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint);
-    let mut short = saved;
+    let mut short = saved.clone();
     short.state.pop();
     assert_eq!(engine.restore(a, &short).unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint);
+
+    // In pieces: the same bytes, the same continuation; a stream that breaks off leaves an empty session.
+    engine.restore(a, &saved).unwrap();
+    let mut pieces = Vec::new();
+    engine.save_to(a, &mut pieces).unwrap();
+    assert_eq!((pieces.len() as u64, &pieces), (engine.state_bytes(a).unwrap(), &saved.state));
+    engine.restore_from(b, &saved.head(), &mut pieces.as_slice()).unwrap();
+    assert_eq!(go_on(engine.as_mut(), b), text);
+    let broken = engine.restore_from(b, &saved.head(), &mut &pieces[..pieces.len() - 1]);
+    assert_eq!(broken.unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint);
+    assert_eq!(engine.position(b).unwrap(), 0);
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    assert!(engine.save_to(a, &mut Full).is_err());
+    assert_eq!(engine.position(a).unwrap(), saved.position);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use crate::device_error;
 use crate::engine::Qwen35;
 use crate::options::DraftSampling;
+use crate::passes::Seen;
 use crate::run::Table;
 use crate::stage::Recorded;
 use crate::work::MAX_ROWS;
@@ -41,7 +42,7 @@ impl Qwen35 {
         // without a choice nothing attends
         let n_splits = if choose { table.splits(stage.sizes.max_splits) } else { 1 };
         let what = Recorded::Draft { rows: rows.len(), n_splits, fresh, choose };
-        stage.decode(&self.p, (what, rows.last().map_or(0, |r| r.0 + 1)), &mut None)
+        stage.decode(&self.p, (what, Seen { keys: rows.last().map_or(0, |r| r.0 + 1), ..Seen::default() }), &mut None)
     }
 
     /// Takes the draft block through all rows of the trunk, `next` being the token behind the last; with `choose` it drafts the

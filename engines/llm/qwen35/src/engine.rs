@@ -1,6 +1,6 @@
 //! The contract of [`ns_llm::Engine`] over the passes.
 
-use crate::checkpoint::{self, Head};
+use crate::checkpoint;
 use crate::files::Files;
 use crate::options::{Options, precision_name};
 use crate::params::Params;
@@ -11,14 +11,15 @@ use crate::weights::{Loading, Source};
 use crate::work::{MAX_ROWS, Plan};
 use crate::{device_error, fit, kernel_error};
 use ns_llm::{
-    Checkpoint, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions, Progress,
-    Result, Sampling, SessionId, Tap, sampler,
+    Checkpoint, CheckpointHead, Decoder, DeviceReport, Engine, EngineFacts, Error, ErrorKind, KernelCheck, LoadOptions,
+    Progress, Result, Sampling, SessionId, Tap, sampler,
 };
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// An opened model.
 pub struct Qwen35 {
-    facts: EngineFacts,
+    pub(crate) facts: EngineFacts,
     /// Dimensions.
     pub(crate) p: Params,
     pub(crate) plan: Plan,
@@ -73,6 +74,8 @@ impl Qwen35 {
         }
         let name = files.main.get_str("general.name").map_or_else(|| files.main.stem(), str::to_owned);
         let full = p.full_layers(0..p.n_layers);
+        // The layers of each device are together in a state.
+        let split: String = stages.iter().skip(1).map(|s| format!(" split-{}", s.share.layers.start)).collect();
         let facts = EngineFacts {
             engine: "qwen35",
             architecture: "qwen35".into(),
@@ -84,7 +87,7 @@ impl Qwen35 {
             truncatable: false,
             draft,
             cache_fingerprint: format!(
-                "qwen35 kv-{precision} {full}x{}x{} delta {}x{}x{} draft-{} v1",
+                "qwen35 kv-{precision} {full}x{}x{} delta {}x{}x{} draft-{}{split} v1",
                 p.n_kv,
                 p.head_dim,
                 p.n_layers - full,
@@ -102,7 +105,7 @@ impl Qwen35 {
         &self.stages[self.stages.len() - 1]
     }
 
-    fn clear(&mut self, session: SessionId) -> Result<()> {
+    pub(crate) fn clear(&mut self, session: SessionId) -> Result<()> {
         let s = self.sessions.get_mut(session)?;
         s.clear();
         let slot = s.slot;
@@ -238,68 +241,26 @@ impl Engine for Qwen35 {
     }
 
     fn save(&mut self, session: SessionId) -> Result<Checkpoint> {
-        let logits = match self.sessions.get(session)?.logits {
-            Logits::None => None,
-            _ => Some(self.session_logits(session)?),
-        };
-        self.settle(session)?;
-        let s = self.sessions.get(session)?;
-        let at = (s.slot, s.cells.start, s.position, s.behind.len());
-        let mut state = Head { drafted: s.drafted, behind: s.behind.clone() }.to_bytes();
-        let blocks = self.stages.iter().map(|stage| checkpoint::blocks(&self.p, stage, at));
-        let bytes: usize = blocks.flatten().map(|b| b.2).sum();
-        state.reserve_exact(bytes + logits.as_ref().map_or(0, |l| l.len() * 4));
-        for stage in &self.stages {
-            for (buffer, offset, bytes) in checkpoint::blocks(&self.p, stage, at) {
-                let end = state.len();
-                state.resize(end + bytes, 0);
-                stage
-                    .queue
-                    .read(buffer, offset, &mut state[end..])
-                    .map_err(|e| device_error("cannot save a session", e))?;
-            }
-        }
-        state.extend(logits.iter().flatten().flat_map(|v| v.to_le_bytes()));
-        Ok(Checkpoint { fingerprint: self.facts.cache_fingerprint.clone(), position: s.position, state })
+        let mut state = Vec::with_capacity(usize::try_from(self.state_len(session)?).unwrap_or_default());
+        self.write_state(session, &mut state)?;
+        let position = self.sessions.get(session)?.position;
+        Ok(Checkpoint { fingerprint: self.facts.cache_fingerprint.clone(), position, state })
     }
 
     fn restore(&mut self, session: SessionId, checkpoint: &Checkpoint) -> Result<()> {
-        let foreign = |what: &str| Error::new(ErrorKind::Checkpoint, format!("the checkpoint does not fit: {what}"));
-        if checkpoint.fingerprint != self.facts.cache_fingerprint {
-            return Err(foreign(&format!(
-                "it is of `{}`, the model is `{}`",
-                checkpoint.fingerprint, self.facts.cache_fingerprint
-            )));
-        }
-        let (s, position) = (self.sessions.get(session)?, checkpoint.position);
-        if position > s.limit {
-            return Err(Error::new(
-                ErrorKind::ContextFull,
-                format!("a checkpoint of {position} tokens does not fit into a session of {}", s.limit),
-            ));
-        }
-        let wrong = || foreign("its size is wrong");
-        let (head, rest) = Head::split(&checkpoint.state, position, self.draft).ok_or_else(wrong)?;
-        self.check_tokens(&head.behind).map_err(|_| foreign("it names tokens outside the vocabulary"))?;
-        let at = (s.slot, s.cells.start, position, head.behind.len());
-        let blocks = self.stages.iter().map(|stage| checkpoint::blocks(&self.p, stage, at));
-        let bytes: usize = blocks.flatten().map(|b| b.2).sum();
-        let (mut state, logits) = rest.split_at_checked(bytes).ok_or_else(wrong)?;
-        let logits = checkpoint::logits(logits, self.p.n_vocab).ok_or_else(wrong)?;
-        if position == 0 {
-            return self.clear(session);
-        }
-        for stage in &self.stages {
-            for (buffer, offset, bytes) in checkpoint::blocks(&self.p, stage, at) {
-                let (block, behind) = state.split_at(bytes);
-                let written = stage.queue.write(buffer, offset, block);
-                written.map_err(|e| device_error("cannot restore a session", e))?;
-                state = behind;
-            }
-        }
-        let logits = logits.map_or(Logits::None, Logits::Host);
-        self.sessions.get_mut(session)?.place(position, head.drafted, head.behind, logits);
-        Ok(())
+        self.read_state(session, &checkpoint.head(), &mut checkpoint.state.as_slice())
+    }
+
+    fn state_bytes(&mut self, session: SessionId) -> Result<u64> {
+        self.state_len(session)
+    }
+
+    fn save_to(&mut self, session: SessionId, out: &mut dyn Write) -> Result<()> {
+        self.write_state(session, out)
+    }
+
+    fn restore_from(&mut self, session: SessionId, head: &CheckpointHead, input: &mut dyn Read) -> Result<()> {
+        self.read_state(session, head, input)
     }
 
     fn feed_until(&mut self, session: SessionId, tokens: &[u32], stop: &mut dyn FnMut() -> bool) -> Result<usize> {

@@ -3,11 +3,12 @@
 use crate::device_error;
 use crate::options::Options;
 use crate::params::Params;
-use crate::stage::scratch;
+use crate::stage::{scratch, silo_scratch};
 use crate::weights::{Share, Source};
 use crate::work::{Plan, Sizes};
 use ns_llm::{DevicePlan, Error, ErrorKind, LoadOptions, Result};
 use ns_llm_kernels::attention::CELL_ALIGN;
+use ns_llm_kernels::silo::Silo;
 use ns_sycl::{Device, DeviceClass};
 
 /// A device with what it takes.
@@ -65,7 +66,7 @@ struct Planner<'a> {
     options: &'a Options,
     /// Tokens of the sessions.
     contexts: &'a [usize],
-    /// The weakest first: the last holds the head and the draft block.
+    /// In the load's order: the last holds the head and the draft block.
     devices: Vec<&'a Given>,
 }
 
@@ -75,7 +76,10 @@ impl Planner<'_> {
         let share = Share { first: layers.start == 0, last: layers.end == p.n_layers, layers };
         let (device, class) = (&given.device, given.device.class());
         let sizes = Sizes::new(p, plan, &share, class, self.options.precision(class));
-        let products = if self.options.own_gemm { 0 } else { scratch(p, &sizes).bytes(class) };
+        let mut products = if self.options.own_gemm { 0 } else { scratch(p, &sizes).bytes(class) };
+        if !self.options.own_gemm && Silo::wanted(device) {
+            products += silo_scratch(p, &sizes).bytes();
+        }
         let part = |has: bool, name: &str| has.then(|| name.to_owned());
         let parts =
             [part(share.first, "embedding"), part(share.last, "head"), part(share.last && plan.draft, "draft block")];
@@ -164,14 +168,12 @@ pub fn plan(source: &Source<'_>, options: &Options, load: &LoadOptions) -> Resul
     for one in &given {
         crate::weights::check_types(source, one.device.class())?;
     }
-    let mut ordered: Vec<&Given> = given.iter().collect();
-    ordered.sort_by_key(|g| g.device.info().total_memory >> 28);
     let chunks = match options.chunk {
         Some(chunk) => vec![chunk],
         None if given.iter().any(|g| g.device.class() == DeviceClass::Gpu) => vec![2048, 1024, 512],
         None => vec![512],
     };
-    let planner = Planner { source, options, contexts: &load.contexts, devices: ordered };
+    let planner = Planner { source, options, contexts: &load.contexts, devices: given.iter().collect() };
     let mut found = Vec::new();
     for chunk in chunks {
         let cells = load.contexts.iter().map(|c| c.next_multiple_of(CELL_ALIGN)).sum();

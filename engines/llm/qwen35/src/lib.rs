@@ -39,6 +39,7 @@ mod passes;
 mod run;
 mod session;
 mod stage;
+mod state;
 mod taps;
 mod tensors;
 mod weights;

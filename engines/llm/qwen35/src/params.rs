@@ -108,7 +108,10 @@ impl Keys<'_> {
 
     /// Features that this engine does not compute.
     fn refuse_others(&self) -> Result<()> {
-        if let Some(kind) = self.0.get_str(&Self::name("rope.scaling.type")).filter(|&kind| kind != "none") {
+        // linear scaling by no factor is none
+        let factor = self.0.get_f32(&Self::name("rope.scaling.factor")).unwrap_or(0.0);
+        let none = |kind: &str| kind == "none" || (kind == "linear" && (factor == 0.0 || factor == 1.0));
+        if let Some(kind) = self.0.get_str(&Self::name("rope.scaling.type")).filter(|kind| !none(kind)) {
             return Err(model_error(format!("rope scaling `{kind}` is not supported by the qwen35 engine")));
         }
         for name in ["expert_count", "expert_used_count", "attention.sliding_window"] {

@@ -1,8 +1,8 @@
 //! The kernels of a pass on one device, in order. A decode pass has up to eight rows of any sessions and gives a row the
 //! same bits whatever rows it runs with; a prompt pass has many rows of one session.
 
-use crate::kernels::delta::Taps;
-use crate::kernels::gated::QueryKey;
+use crate::kernels::delta::{Taps, recur_cost};
+use crate::kernels::gated::{self, QueryKey};
 use crate::kernels::{self, Slots};
 use crate::params::Params;
 use crate::taps::TapFunction;
@@ -11,6 +11,7 @@ use crate::work::{MAX_ROWS, Sizes, Work, table};
 use ns_llm_kernels::attention::{Cache, Chunk, split_cost};
 use ns_llm_kernels::product::Products;
 use ns_llm_kernels::rows::ROW_STATE;
+use ns_llm_kernels::silo::Silo;
 use ns_llm_kernels::{At, Kernels, Result, Strided, at};
 use ns_sycl::{Buffer, Queue};
 
@@ -26,6 +27,8 @@ pub struct Pass<'a> {
     pub own: &'a kernels::Kernels,
     /// Prompt products.
     pub products: &'a Products,
+    /// Tuned kernels, where the device takes them.
+    pub silo: Option<&'a Silo>,
     /// Where commands go.
     pub queue: &'a Queue,
     /// Tensors.
@@ -42,6 +45,17 @@ pub struct Pass<'a> {
     pub kept: &'a Buffer,
 }
 
+/// What a decode pass works on beside its rows, for the profile: the launches alone do not know it.
+#[derive(Clone, Copy, Default)]
+pub struct Seen {
+    /// Cells that the rows see, in all.
+    pub keys: usize,
+    /// Sessions that they belong to.
+    pub sessions: usize,
+    /// Kept rows that are run again.
+    pub again: usize,
+}
+
 /// How the rows of a pass run.
 #[derive(Clone, Copy)]
 pub enum Shape {
@@ -51,8 +65,8 @@ pub enum Shape {
         rows: usize,
         /// Pieces launched.
         n_splits: usize,
-        /// Cells that the rows see, in all; for the profile.
-        keys: usize,
+        /// What they work on.
+        seen: Seen,
     },
     /// A run of one session.
     Prompt {
@@ -60,6 +74,8 @@ pub enum Shape {
         chunk: Chunk,
         /// The session's slot.
         slot: usize,
+        /// Rows at the end whose results are read; of the others the last layer only leaves its caches and states behind.
+        wanted: usize,
     },
 }
 
@@ -74,6 +90,14 @@ impl Shape {
 }
 
 impl Shape {
+    /// First row whose results are read.
+    fn first_wanted(self) -> usize {
+        match self {
+            Self::Decode { .. } => 0,
+            Self::Prompt { chunk, wanted, .. } => chunk.rows.saturating_sub(wanted),
+        }
+    }
+
     /// The name of a section of the profile: of decode passes, of prompt passes.
     fn section(self, names: [&'static str; 2]) -> &'static str {
         names[usize::from(matches!(self, Self::Prompt { .. }))]
@@ -140,20 +164,21 @@ impl<'a> Pass<'a> {
     pub fn layers(&self, shape: Shape, tap: &mut Option<TapFunction<'_>>) -> Result<()> {
         for (place, layer) in self.weights.layers.iter().enumerate() {
             let index = self.first_layer + place;
+            let first = if index + 1 == self.p.n_layers && tap.is_none() { shape.first_wanted() } else { 0 };
             self.norm_tap("attn_norm", index, &layer.norm, shape.rows(), tap)?;
             match &layer.mixer {
                 Mixer::Full(full) => {
                     self.queue.section(shape.section(["decode: attention", "prompt: attention"]));
                     self.full_store(shape, &layer.norm, full)?;
-                    self.full_attend(shape, 0, full, index, tap)?;
+                    self.full_attend(shape, first, full, index, tap)?;
                 }
                 Mixer::Delta(delta) => {
                     self.queue.section(shape.section(["decode: DeltaNet", "prompt: DeltaNet"]));
-                    self.delta(shape, &layer.norm, delta, index, tap)?;
+                    self.delta((shape, first), &layer.norm, delta, index, tap)?;
                 }
             }
             self.queue.section(shape.section(["decode: feed-forward", "prompt: feed-forward"]));
-            self.feed_forward(shape, 0, layer, index, tap)?;
+            self.feed_forward(shape, first, layer, index, tap)?;
         }
         Ok(())
     }
@@ -192,6 +217,13 @@ impl<'a> Pass<'a> {
     /// Products of a full-attention layer; keys and values go to the cache.
     pub fn full_store(&self, shape: Shape, norm: &'a Buffer, full: &'a Full) -> Result<()> {
         self.normed_product(shape, 0, norm, &full.qkv, self.product())?;
+        if let Some(bias) = &full.bias {
+            let columns = gated::product_cols(self.p.heads());
+            for row in 0..shape.rows() {
+                let to = from_row(self.product(), row);
+                self.kernels.rows.add(self.queue, (to.buffer, to.offset), (bias, 0), columns)?;
+            }
+        }
         let how = QueryKey {
             q_norm: (&full.q_norm, 0),
             k_norm: (&full.k_norm, 0),
@@ -215,6 +247,9 @@ impl<'a> Pass<'a> {
         tap: &mut Option<TapFunction<'_>>,
     ) -> Result<()> {
         let (p, rows) = (self.p, shape.rows() - first);
+        if rows == 0 {
+            return Ok(());
+        }
         let q = from_row(at(&self.work.q, p.query_width()), first);
         let (product, heads) = (from_row(self.product(), first), p.heads());
         let cache = self.cache(full.cache_layer);
@@ -228,8 +263,8 @@ impl<'a> Pass<'a> {
             }
         }
         match shape {
-            Shape::Decode { n_splits, keys, .. } => {
-                let (bytes, operations) = split_cost(heads, cache.precision, keys);
+            Shape::Decode { n_splits, seen, .. } => {
+                let (bytes, operations) = split_cost(heads, cache.precision, seen.keys);
                 self.queue.cost(bytes, operations);
                 let partial = (&self.work.partial, 0);
                 let size = (rows, n_splits);
@@ -240,7 +275,14 @@ impl<'a> Pass<'a> {
             Shape::Prompt { chunk, .. } => {
                 let attn = at(&self.work.mixed, p.query_width());
                 let scratch = Some((&self.work.scratch, 0));
-                self.kernels.attention.prompt(self.queue, q, &cache, scratch, attn, chunk, heads, self.scale())?;
+                let chunk = Chunk { rows, position: chunk.position + first, ..chunk };
+                match self.silo.filter(|s| s.takes_prompt(&cache, &attn, chunk, heads)) {
+                    Some(silo) => silo.prompt(self.queue, q, &cache, attn, chunk, heads, self.scale())?,
+                    None => {
+                        let attention = &self.kernels.attention;
+                        attention.prompt(self.queue, q, &cache, scratch, attn, chunk, heads, self.scale())?;
+                    }
+                }
                 self.own.gated.gate(self.queue, attn, product, heads, rows)?;
                 self.tap("attn_gated", index, &self.work.mixed, rows, attn.ld, 0..attn.ld, tap)?;
                 self.products.run(self.kernels, self.queue, &full.output, attn, rows, out.0, out.1)?;
@@ -281,7 +323,7 @@ impl<'a> Pass<'a> {
 
     fn delta(
         &self,
-        shape: Shape,
+        (shape, first): (Shape, usize),
         norm: &'a Buffer,
         delta: &'a Delta,
         index: usize,
@@ -302,11 +344,13 @@ impl<'a> Pass<'a> {
             Shape::Prompt { slot, .. } if tap.is_some() => Some(self.read_history(delta, slot)?),
             _ => None,
         };
-        let out = self.mixer_output(0, tap);
+        let out = self.mixer_output(first, tap);
         match shape {
-            Shape::Decode { .. } => {
+            Shape::Decode { seen, .. } => {
                 let kept = (&kept, MAX_ROWS);
                 own.conv_rows(queue, self.product(), &Self::taps(delta), &history, kept, self.slots(), heads, rows)?;
+                let (bytes, operations) = recur_cost(heads, seen.sessions, rows + seen.again);
+                queue.cost(bytes, operations);
                 own.recur_rows(queue, kept, &states, self.slots(), mixed, heads, rows)?;
                 own.norm_act(queue, mixed, self.product(), weight, self.act(), heads, rows, eps)?;
                 delta.output.matvec(queue, self.act(), rows, out.0, out.1)?;
@@ -319,9 +363,13 @@ impl<'a> Pass<'a> {
                     self.convolution_taps(index, rows, &before, delta, *tap)?;
                 }
                 own.recur_chunk(queue, mix, &states, both, mixed, heads, rows)?;
-                own.norm(queue, mixed, self.product(), weight, mixed, heads, rows, eps)?;
+                if first == rows {
+                    return Ok(());
+                }
+                let (product, mixed) = (from_row(self.product(), first), from_row(mixed, first));
+                own.norm(queue, mixed, product, weight, mixed, heads, rows - first, eps)?;
                 self.tap("final_output", index, &self.work.mixed, rows, mixed.ld, 0..mixed.ld, tap)?;
-                self.products.run(self.kernels, queue, &delta.output, mixed, rows, out.0, out.1)?;
+                self.products.run(self.kernels, queue, &delta.output, mixed, rows - first, out.0, out.1)?;
             }
         }
         self.add_tapped("linear_attn_out", index, rows, tap)
@@ -337,6 +385,9 @@ impl<'a> Pass<'a> {
         tap: &mut Option<TapFunction<'_>>,
     ) -> Result<()> {
         let (p, d, rows, queue) = (self.p, self.d(), shape.rows() - first, self.queue);
+        if rows == 0 {
+            return Ok(());
+        }
         self.norm_tap("attn_post_norm", index, &layer.ffn_norm, rows, tap)?;
         let gate_up = at(&self.work.gate_up, 2 * p.n_ff);
         self.normed_product(shape, first, &layer.ffn_norm, &layer.gate_up, gate_up)?;
@@ -436,13 +487,13 @@ impl<'a> Pass<'a> {
     /// Prompt rows through the draft block, whose cells they fill; the residual stream holds the trunk's rows and is lost. Row i
     /// pairs with the token id behind its own, so there is one row fewer than the prompt pass had.
     pub fn draft_prompt(&self, chunk: Chunk) -> Result<()> {
-        self.draft_store(Shape::Prompt { chunk, slot: 0 }, (&self.work.ids, 4), self.x(), true)
+        self.draft_store(Shape::Prompt { chunk, slot: 0, wanted: 0 }, (&self.work.ids, 4), self.x(), true)
     }
 
     /// Decode rows through the draft block. With `choose`, the last row's draft logits, likeliest token and normed row follow.
-    pub fn draft_rows(&self, (rows, keys): (usize, usize), n_splits: usize, fresh: bool, choose: bool) -> Result<()> {
+    pub fn draft_rows(&self, (rows, seen): (usize, Seen), n_splits: usize, fresh: bool, choose: bool) -> Result<()> {
         let (d, eps, queue) = (self.d(), self.p.rms_eps, self.queue);
-        let shape = Shape::Decode { rows, n_splits, keys };
+        let shape = Shape::Decode { rows, n_splits, seen };
         self.draft_store(shape, (&self.work.table, table::IDS), at(&self.work.hidden, d), fresh)?;
         if !choose {
             return Ok(());

@@ -1,6 +1,7 @@
 //! Passes over all devices: rows of decode passes, chunks of prompts, and what they leave in the sessions.
 
 use crate::engine::Qwen35;
+use crate::passes::Seen;
 use crate::session::{Logits, Session};
 use crate::stage::Recorded;
 use crate::taps::TapFunction;
@@ -137,7 +138,7 @@ impl Qwen35 {
         let bytes = Table { states: Vec::new(), slots: s.slots(0, 0).to_bytes().to_vec() }.to_bytes();
         for stage in self.stages.iter_mut().filter(|s| s.sizes.delta_layers > 0) {
             stage.write_table(&bytes)?;
-            stage.decode(&self.p, (Recorded::Settle, 0), &mut None)?;
+            stage.decode(&self.p, (Recorded::Settle, Seen::default()), &mut None)?;
         }
         self.sessions.get_mut(session)?.settle();
         Ok(())
@@ -152,16 +153,19 @@ impl Qwen35 {
                 self.catch_up(*id, tokens[0], false)?;
             }
         }
-        let mut table = Table::default();
+        let (mut table, mut again) = (Table::default(), 0);
         for (id, tokens) in groups {
             let s = self.sessions.get(*id)?;
-            let entry = s.slots(table.rows(), tokens.len()).to_bytes();
+            let slots = s.slots(table.rows(), tokens.len());
+            again += slots.again as usize;
+            let entry = slots.to_bytes();
             for (i, &token) in tokens.iter().enumerate() {
                 table.push(self.row_state(s, s.position + i, token));
                 table.slots.extend_from_slice(&entry);
             }
         }
-        let (bytes, rows, keys, d) = (table.to_bytes(), table.rows(), table.keys(), self.p.hidden_size);
+        let (bytes, rows, d) = (table.to_bytes(), table.rows(), self.p.hidden_size);
+        let seen = Seen { keys: table.keys(), sessions: groups.len(), again };
         let n_splits = table.splits(self.last().sizes.max_splits);
         let mut handed: Option<Vec<f32>> = None;
         for stage in &mut self.stages {
@@ -170,7 +174,7 @@ impl Qwen35 {
                 stage.write_x(&x)?;
             }
             let mut lent = tap.as_mut().map(|t| &mut **t as TapFunction<'_>);
-            stage.decode(&self.p, (Recorded::Rows(rows, n_splits), keys), &mut lent)?;
+            stage.decode(&self.p, (Recorded::Rows(rows, n_splits), seen), &mut lent)?;
             if !stage.share.last {
                 handed = Some(stage.read_x(rows, d)?);
             }
@@ -246,6 +250,8 @@ impl Qwen35 {
         let states: Vec<u8> = (0..rows).flat_map(|i| self.row_state(s, s.position + i, tokens[i]).to_bytes()).collect();
         // the states change from here on: a failed pass must not be continued
         self.sessions.get_mut(session)?.logits = Logits::None;
+        // the draft block wants every row
+        let wanted = if self.draft { rows } else { n_out.max(1) };
         let mut handed: Option<Vec<f32>> = None;
         for stage in &self.stages {
             let written = stage.queue.write(&stage.work.states, 0, &states);
@@ -256,7 +262,9 @@ impl Qwen35 {
                 stage.write_x(&x)?;
             }
             let mut lent = tap.as_mut().map(|t| &mut **t as TapFunction<'_>);
-            stage.prompt(&self.p, (chunk, slot), &mut lent).map_err(|e| kernel_error("a prompt pass failed", e))?;
+            stage
+                .prompt(&self.p, (chunk, slot, wanted), &mut lent)
+                .map_err(|e| kernel_error("a prompt pass failed", e))?;
             if !stage.share.last {
                 handed = Some(stage.read_x(rows, d)?);
             }

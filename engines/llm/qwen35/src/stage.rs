@@ -3,7 +3,7 @@
 use crate::kernels;
 use crate::options::Options;
 use crate::params::Params;
-use crate::passes::{Pass, Shape};
+use crate::passes::{Pass, Seen, Shape};
 use crate::taps::TapFunction;
 use crate::weights::{self, Loading, Share, Source, Weights};
 use crate::work::{MAX_ROWS, Sizes, Work, table};
@@ -11,9 +11,11 @@ use crate::{device_error, kernel_error};
 use ns_llm::{Error, ErrorKind, Result};
 use ns_llm_kernels::attention::Chunk;
 use ns_llm_kernels::product::{Products, Scratch};
+use ns_llm_kernels::silo::{Silo, SiloScratch};
 use ns_llm_kernels::{Kernels, Profile};
 use ns_sycl::{Buffer, Device, Graph, Locations, Queue, bytes_of};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Memory for weights expanded for oneMKL.
 const EXPANDED_WEIGHTS: usize = 64 << 20;
@@ -48,6 +50,7 @@ pub struct Stage {
     graphs: HashMap<Recorded, Graph>,
     use_graphs: bool,
     products: Products,
+    silo: Option<Arc<Silo>>,
     /// Its tensors.
     pub weights: Weights,
     /// Its buffers.
@@ -71,6 +74,11 @@ pub struct Stage {
 /// Memory that products of prompt rows need.
 pub fn scratch(p: &Params, sizes: &Sizes) -> Scratch {
     Scratch { rows: sizes.plan.chunk, cols: p.widest(sizes.plan.draft), weights: EXPANDED_WEIGHTS }
+}
+
+/// Memory that the silo needs, where the device takes one.
+pub fn silo_scratch(p: &Params, sizes: &Sizes) -> SiloScratch {
+    SiloScratch { rows: sizes.plan.chunk, cols: p.widest(sizes.plan.draft), n_heads: p.n_heads }
 }
 
 fn block(device: &Device, bytes: u64, what: &str) -> Result<Buffer> {
@@ -98,7 +106,14 @@ impl Stage {
         queue.section("load");
         let failed = |e| kernel_error("cannot load the kernels", e);
         let kernels = Kernels::load(&device, &folder).map_err(failed)?;
+        kernels.attention.open(sizes.precision).map_err(failed)?;
         let own = kernels::Kernels::load(&device, &folder).map_err(failed)?;
+        // before the matrices, which take their kernels from it
+        let silo = if options.own_gemm {
+            None
+        } else {
+            Silo::open(&kernels, "qwen35", silo_scratch(p, &sizes)).map_err(failed)?.map(Arc::new)
+        };
         let weights = weights::load(source, &share, (&device, &queue, &kernels), loading)?;
         let work = Work::new(&device, p, &sizes)?;
         let kv = block(&device, sizes.cache(p), "the key-value cache")?;
@@ -114,6 +129,7 @@ impl Stage {
             let scratch = scratch(p, &sizes);
             Products::open(&kernels, scratch).map_err(|e| kernel_error("cannot open the prompt products", e))?
         };
+        let products = products.with_silo(silo.clone());
         Ok(Self {
             share,
             sizes,
@@ -121,6 +137,7 @@ impl Stage {
             // what a recorded pass costs would be told for every replay alike
             use_graphs: options.graphs && !queue.profiled(),
             products,
+            silo,
             weights,
             work,
             kv,
@@ -141,6 +158,7 @@ impl Stage {
             kernels: &self.kernels,
             own: &self.own,
             products: &self.products,
+            silo: self.silo.as_deref(),
             queue: &self.queue,
             weights: &self.weights,
             first_layer: self.share.layers.start,
@@ -167,27 +185,26 @@ impl Stage {
         self.queue.write(&self.work.x, 0, bytes_of(rows)).map_err(|e| device_error("cannot hand rows over", e))
     }
 
-    /// Runs a decode pass whose table is written: replayed, or recorded after it ran once. `keys` cells are seen in all, for the
-    /// profile.
+    /// Runs a decode pass whose table is written: replayed, or recorded after it ran once. `seen` is for the profile.
     pub fn decode(
         &mut self,
         p: &Params,
-        (what, keys): (Recorded, usize),
+        (what, seen): (Recorded, Seen),
         tap: &mut Option<TapFunction<'_>>,
     ) -> Result<()> {
         let failed = |e| kernel_error("a decode pass failed", e);
         let device_failed = |e| device_error("a decode pass failed", e);
         if tap.is_some() || !self.use_graphs {
-            return self.commands(p, (what, keys), tap).map_err(failed);
+            return self.commands(p, (what, seen), tap).map_err(failed);
         }
         if let Some(graph) = self.graphs.get(&what) {
             return self.queue.replay(graph).map_err(device_failed);
         }
         // Once plainly, which is this pass: modules that load lazily must be there before the recording.
-        self.commands(p, (what, keys), &mut None).map_err(failed)?;
+        self.commands(p, (what, seen), &mut None).map_err(failed)?;
         self.queue.wait().map_err(device_failed)?;
         self.queue.begin_graph().map_err(|e| device_error("cannot record a decode pass", e))?;
-        if let Err(error) = self.commands(p, (what, keys), &mut None) {
+        if let Err(error) = self.commands(p, (what, seen), &mut None) {
             // the recording's own error is the one to report
             let _ = self.queue.cancel_graph();
             return Err(failed(error));
@@ -201,13 +218,13 @@ impl Stage {
     fn commands(
         &self,
         p: &Params,
-        (what, keys): (Recorded, usize),
+        (what, seen): (Recorded, Seen),
         tap: &mut Option<TapFunction<'_>>,
     ) -> ns_llm_kernels::Result<()> {
         let pass = self.pass(p);
         match what {
             Recorded::Rows(rows, n_splits) => {
-                let shape = Shape::Decode { rows, n_splits, keys };
+                let shape = Shape::Decode { rows, n_splits, seen };
                 if self.share.first {
                     pass.embed(shape)?;
                 }
@@ -220,7 +237,7 @@ impl Stage {
                 Ok(())
             }
             Recorded::Settle => pass.settle(),
-            Recorded::Draft { rows, n_splits, fresh, choose } => pass.draft_rows((rows, keys), n_splits, fresh, choose),
+            Recorded::Draft { rows, n_splits, fresh, choose } => pass.draft_rows((rows, seen), n_splits, fresh, choose),
         }
     }
 
@@ -229,11 +246,11 @@ impl Stage {
     pub fn prompt(
         &self,
         p: &Params,
-        (chunk, slot): (Chunk, usize),
+        (chunk, slot, wanted): (Chunk, usize, usize),
         tap: &mut Option<TapFunction<'_>>,
     ) -> ns_llm_kernels::Result<()> {
         let pass = self.pass(p);
-        let shape = Shape::Prompt { chunk, slot };
+        let shape = Shape::Prompt { chunk, slot, wanted };
         if self.share.first {
             pass.embed(shape)?;
         }

@@ -125,12 +125,50 @@ fn check(file: &ModelFile, expected: &Expected, ignored: &[&str]) -> Result<()> 
             return Err(model_error(format!("tensor {name} is {}, expected F32", tensor.ty.name())));
         }
     }
-    match file.tensors().find(|t| !expected.contains_key(t.name) && !ignored.contains(&t.name)) {
-        Some(extra) => {
-            Err(model_error(format!("tensor {} is not part of what the qwen35 engine supports", extra.name)))
-        }
-        None => Ok(()),
+    for extra in file.tensors().filter(|t| !expected.contains_key(t.name) && !ignored.contains(&t.name)) {
+        check_extra(file, expected, &extra)?;
     }
+    Ok(())
+}
+
+/// What a file may have beside the tensors of every model, as the files of llama.cpp's own generator do: factors of matrices of
+/// floats, biases of the attention's products, and what a text model never uses.
+fn check_extra(file: &ModelFile, expected: &Expected, extra: &Tensor<'_>) -> Result<()> {
+    let matrix = |stem: &str| match expected.get(&format!("{stem}.weight")) {
+        Some(Kind::Matrix(_, rows)) if stem.starts_with("blk.") => Some(*rows),
+        _ => None,
+    };
+    if extra.name.starts_with("cls.") {
+        return Ok(());
+    }
+    if let Some(rows) = extra.name.strip_suffix(".bias").and_then(matrix)
+        && BIASED.iter().any(|role| extra.name.ends_with(&format!(".{role}.bias")))
+    {
+        f32_values(extra, rows as usize)?;
+        return Ok(());
+    }
+    if extra.name.strip_suffix(".input_scale").and_then(matrix).is_some() {
+        return Ok(()); // for activations of fewer bits; ours are not
+    }
+    if let Some(stem) = extra.name.strip_suffix(".scale").filter(|stem| matrix(stem).is_some()) {
+        let factor = f32_values(extra, 1)?[0];
+        let ty = file.tensor(&format!("{stem}.weight")).map(|t| t.ty);
+        if factor == 1.0 || (factor.is_finite() && ty == Some(TensorType::F32)) {
+            return Ok(());
+        }
+        return Err(model_error(format!("tensor {}: this engine scales matrices of F32 only", extra.name)));
+    }
+    Err(model_error(format!("tensor {} is not part of what the qwen35 engine supports", extra.name)))
+}
+
+/// Products that may have a bias.
+pub const BIASED: [&str; 3] = ["attn_q", "attn_k", "attn_v"];
+
+/// The factor of a matrix, 1 where the file has none.
+pub fn factor(file: &ModelFile, matrix: &str) -> f32 {
+    let stem = matrix.strip_suffix(".weight").unwrap_or(matrix);
+    let values = file.tensor(&format!("{stem}.scale")).and_then(|t| f32_values(&t, 1).ok());
+    values.and_then(|v| v.first().copied()).unwrap_or(1.0)
 }
 
 /// Values stored as F32.

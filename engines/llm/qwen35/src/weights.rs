@@ -3,11 +3,12 @@
 use crate::device_error;
 use crate::kernels::delta::{HEAD, TAPS, conv_taps};
 use crate::params::Params;
-use crate::tensors::f32_values;
+use crate::tensors::{BIASED, f32_values, factor};
 use ns_llm::{Error, ErrorKind, Progress, Result};
 use ns_llm_kernels::{Kernels, Matrix, RawRows};
 use ns_sycl::{Buffer, Device, DeviceClass, Queue, bytes_of};
 use ns_weights::{ModelFile, Tensor, TensorType};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Matrices whose products have the same input and lie side by side in the output. One matrix where all parts have
@@ -21,6 +22,8 @@ pub struct Fused {
 pub struct Full {
     /// Queries and gates (head by head), keys and values.
     pub qkv: Fused,
+    /// Added to their product, where the file has biases.
+    pub bias: Option<Buffer>,
     /// Norm of the query heads, `[head_dim]`.
     pub q_norm: Buffer,
     /// Norm of the key heads.
@@ -259,7 +262,9 @@ impl<'a> Loader<'a, '_> {
         while at < tensors.len() {
             let run = tensors[at..].iter().take_while(|t| t.ty == tensors[at].ty).count();
             let group = &tensors[at..at + run];
-            let raw: Vec<RawRows<'_>> = group.iter().map(|t| RawRows { rows: t.rows(), data: t.data }).collect();
+            let data: Vec<Cow<'_, [u8]>> = group.iter().map(|t| scaled(t, factor(self.file, t.name))).collect();
+            let raw: Vec<RawRows<'_>> =
+                group.iter().zip(&data).map(|(t, data)| RawRows { rows: t.rows(), data }).collect();
             let matrix = Matrix::pack(self.kernels, self.queue, group[0].ty, group[0].columns(), &raw)
                 .map_err(|e| crate::kernel_error(&format!("cannot pack {}", group[0].name), e))?;
             let first = rows;
@@ -276,6 +281,23 @@ impl<'a> Loader<'a, '_> {
     fn matrix(&mut self, name: &str) -> Result<Matrix> {
         let mut fused = self.fused(&[name.to_owned()])?;
         fused.parts.pop().map(|(m, _)| m).ok_or_else(|| Error::new(ErrorKind::Model, format!("tensor {name} is empty")))
+    }
+
+    /// Biases of queries, keys and values side by side, zero where the file has none; `None` without any.
+    fn bias(&mut self, index: usize) -> Result<Option<Buffer>> {
+        let mut values = Vec::new();
+        let mut any = false;
+        for role in BIASED {
+            let rows = self.tensor(&format!("blk.{index}.{role}.weight"))?.rows();
+            match self.file.tensor(&format!("blk.{index}.{role}.bias")) {
+                Some(tensor) => {
+                    values.extend(f32_values(&tensor, rows)?);
+                    any = true;
+                }
+                None => values.resize(values.len() + rows, 0.0),
+            }
+        }
+        if any { Ok(Some(self.store("attention bias", &values)?)) } else { Ok(None) }
     }
 
     fn layer(&mut self, index: usize, recurrent: bool, place: usize) -> Result<Layer> {
@@ -295,6 +317,7 @@ impl<'a> Loader<'a, '_> {
         } else {
             Mixer::Full(Full {
                 qkv: self.fused(&[name("attn_q"), name("attn_k"), name("attn_v")])?,
+                bias: self.bias(index)?,
                 q_norm: self.vector(&name("attn_q_norm"), p.head_dim)?,
                 k_norm: self.vector(&name("attn_k_norm"), p.head_dim)?,
                 output: self.matrix(&name("attn_output"))?,
@@ -309,6 +332,15 @@ impl<'a> Loader<'a, '_> {
             down: self.matrix(&name("ffn_down"))?,
         })
     }
+}
+
+/// A matrix times its factor; only F32 has other factors than 1.
+fn scaled<'a>(tensor: &Tensor<'a>, factor: f32) -> Cow<'a, [u8]> {
+    if factor == 1.0 || tensor.ty != TensorType::F32 {
+        return Cow::Borrowed(tensor.data);
+    }
+    let value = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]) * factor;
+    Cow::Owned(tensor.data.chunks_exact(4).flat_map(|b| value(b).to_le_bytes()).collect())
 }
 
 /// Packs what a device takes.

@@ -38,6 +38,8 @@ fn two_devices_give_the_bits_of_one() {
             let c = two.open_session(90).unwrap();
             two.copy(c, b).unwrap();
             let checkpoint = two.save(c).unwrap();
+            // the layers are in another order there
+            assert_eq!(two.restore(b, &saved).unwrap_err().kind(), ErrorKind::Checkpoint);
             two.reset(b).unwrap();
             two.restore(b, &checkpoint).unwrap();
             let both = two.forward_batch(&[(b, tokens[4]), (c, tokens[4])]).unwrap();

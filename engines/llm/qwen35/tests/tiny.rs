@@ -148,9 +148,24 @@ fn saved_copied_and_rolled_back_sessions_go_on_the_same() {
     let mut foreign = saved.clone();
     foreign.fingerprint.push('x');
     assert_eq!(engine.restore(a, &foreign).unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint);
-    let mut short = saved;
+    let mut short = saved.clone();
     short.state.pop();
     assert_eq!(engine.restore(a, &short).unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint);
+
+    // In pieces: the same bytes, the same continuation; a stream that breaks off leaves an empty session.
+    engine.restore(a, &saved).unwrap();
+    let mut pieces = Vec::new();
+    engine.save_to(a, &mut pieces).unwrap();
+    assert_eq!((pieces.len() as u64, &pieces), (engine.state_bytes(a).unwrap(), &saved.state));
+    engine.restore_from(b, &saved.head(), &mut pieces.as_slice()).unwrap();
+    assert_eq!(go_on(engine.as_mut(), b), text);
+    for cut in [4, 20, pieces.len() / 2, pieces.len() - 1] {
+        let broken = engine.restore_from(b, &saved.head(), &mut &pieces[..cut]);
+        assert_eq!(broken.unwrap_err().kind(), ns_llm::ErrorKind::Checkpoint, "{cut}");
+    }
+    assert_eq!(engine.position(b).unwrap(), 0);
+    engine.feed(b, &tokens[..21]).unwrap();
+    assert_eq!(go_on(engine.as_mut(), b), text);
 }
 
 #[test]
@@ -200,4 +215,59 @@ fn every_decode_kernel_matches_the_exact_path() {
             assert!(check.error < check.bound, "{storage}: {check:?}");
         }
     }
+}
+
+/// What llama.cpp's own generator adds to its files: factors of matrices, biases, a classifier's head.
+#[test]
+fn factors_and_biases_are_computed_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let expected = Expected::load("qwen35").unwrap();
+    let logits = |table: &ns_tiny::Table| {
+        let path = dir.path().join("model.gguf");
+        common::write(table, "F32", &path);
+        let mut engine = open(&path, &[], vec![64]);
+        let session = engine.open_session(64).unwrap();
+        engine.feed(session, &expected.tokens()[..24]).unwrap();
+        engine.forward_rows(session, &expected.tokens()[24..27], 3).unwrap()
+    };
+    let with = |added: &[(&str, u64, f64, f64)]| {
+        let mut table = expected.table.clone();
+        for (name, len, mean, std) in added {
+            table.tensors.push((name.to_string(), vec![*len], *mean, *std).into());
+        }
+        table
+    };
+    let plain = logits(&expected.table);
+    let factors = ["attn_qkv", "ffn_down", "ssm_beta"].map(|role| format!("blk.1.{role}.scale"));
+    let scaled = with(&factors.each_ref().map(|name| (name.as_str(), 1, 0.5, 0.0)));
+    let mut halved = expected.table.clone();
+    for tensor in &mut halved.tensors {
+        if factors.iter().any(|f| tensor.name == f.replace(".scale", ".weight")) {
+            tensor.std *= 0.5;
+        }
+    }
+    let half = logits(&halved);
+    assert_ne!(half, plain);
+    assert_eq!(logits(&scaled), half);
+
+    let biases = |std| {
+        with(&[
+            ("blk.3.attn_q.bias", 2048, 0.0, std),
+            ("blk.3.attn_v.bias", 512, 0.0, std),
+            ("blk.0.ffn_up.input_scale", 1, 0.3, 0.0),
+            ("cls.output.bias", 256, 0.1, 0.1),
+        ])
+    };
+    assert_eq!(logits(&biases(0.0)), plain);
+    assert!(worst(&logits(&biases(0.3)), &plain) > 1e-3);
+
+    let refused = |table: &ns_tiny::Table, storage: &str| {
+        let path = dir.path().join("refused.gguf");
+        common::write(table, storage, &path);
+        let Err(error) = (REGISTRATION.info)(&path) else { panic!("it was taken") };
+        error.to_string()
+    };
+    assert!(refused(&scaled, "F16").contains("scales matrices of F32 only"));
+    assert!(refused(&with(&[("blk.0.ffn_up.bias", 384, 0.0, 0.1)]), "F32").contains("not part of"));
+    assert!(refused(&with(&[("blk.3.attn_k.bias", 96, 0.0, 0.1)]), "F32").contains("512 values"));
 }

@@ -17,6 +17,7 @@ mod json;
 mod marks;
 mod strings;
 mod time;
+mod turns;
 mod values;
 
 use std::time::SystemTime;
@@ -30,6 +31,7 @@ use crate::error::Error;
 use crate::message::Message;
 use crate::tokenizer::Tokenizer;
 use marks::{Marked, Marks};
+pub use turns::Turns;
 use values::{Marking, Risk, Values};
 
 /// A stretch of a rendered prompt.

@@ -25,6 +25,8 @@ pub(super) struct Header {
     pub keys: HashMap<String, usize>,
     /// In file order.
     pub tensors: Vec<Info>,
+    /// Bytes from the file's beginning to the last tensor info.
+    pub len: usize,
 }
 
 /// A tensor's facts and its place in the file.
@@ -81,8 +83,9 @@ impl Header {
         let alignment = alignment(&metadata, &keys)?;
         cursor.expect(tensor_count.saturating_mul(SMALLEST_INFO), &format!("{tensor_count} tensors"))?;
         let infos = infos(&mut cursor, tensor_count)?;
-        let tensors = place(infos, cursor.at() as u64, alignment, file.len() as u64)?;
-        Ok(Self { version, metadata, keys, tensors })
+        let len = cursor.at();
+        let tensors = place(infos, len as u64, alignment, file.len() as u64)?;
+        Ok(Self { version, metadata, keys, tensors, len })
     }
 }
 

@@ -20,6 +20,8 @@ pub use value::{Array, Value};
 pub struct ModelFile {
     maps: Vec<Map>,
     paths: Vec<PathBuf>,
+    /// Bytes of each file's header.
+    header_lens: Vec<usize>,
     first: Header,
     /// In file order: file and tensor.
     tensors: Vec<(usize, Info)>,
@@ -85,6 +87,7 @@ impl ModelFile {
             maps.push(map);
         }
         split::check(&paths, &headers)?;
+        let header_lens = headers.iter().map(|h| h.len).collect();
         let mut headers = headers.into_iter();
         let Some(mut first) = headers.next() else {
             return Err(Error::new(ErrorKind::Io, path, "no model file here"));
@@ -101,7 +104,7 @@ impl ModelFile {
                 return Err(Error::new(ErrorKind::Invalid, shard, message));
             }
         }
-        Ok(Self { maps, paths, first, tensors, by_name })
+        Ok(Self { maps, paths, header_lens, first, tensors, by_name })
     }
 
     /// The files, in order.
@@ -112,6 +115,11 @@ impl ModelFile {
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
         self.maps.iter().map(Map::len).sum()
+    }
+
+    /// Each file's header as it is stored: metadata and tensor infos.
+    pub fn headers(&self) -> impl Iterator<Item = &[u8]> {
+        self.maps.iter().zip(&self.header_lens).map(|(map, &len)| map.bytes().get(..len).unwrap_or_default())
     }
 
     /// The (first) file's name without its ending and part number.

@@ -64,6 +64,9 @@ enum Command {
         model: PathBuf,
         /// The file to write.
         out: PathBuf,
+        /// Factors of products and biases stay as they are.
+        #[arg(long)]
+        keep_factors: bool,
     },
 }
 
@@ -118,8 +121,8 @@ fn run(command: &Command) -> Result<String> {
             ))
         }
         Command::Compare { right, other, bound } => compare(right, other, *bound),
-        Command::Plain { model, out } => {
-            write_plain(model, out)?;
+        Command::Plain { model, out, keep_factors } => {
+            write_plain(model, out, *keep_factors)?;
             Ok(format!("{} written", out.display()))
         }
     }

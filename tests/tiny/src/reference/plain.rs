@@ -28,8 +28,8 @@ const NUMBERS: [&str; 16] = [
 
 /// Writes a file of llama.cpp's random test models as one like real ones: factors go into their matrices, biases of
 /// queries, keys and values and all tensors that have no part in a text are left out, and the tokens become printable
-/// bytes from id 3 on.
-pub fn write_plain(from: &Path, to: &Path) -> Result<()> {
+/// bytes from id 3 on. Factors and biases can be kept.
+pub fn write_plain(from: &Path, to: &Path, keep_factors: bool) -> Result<()> {
     let model = Model::open(from, None)?;
     let file = model.files.first().ok_or_else(|| Error::Table("no file".into()))?;
     let mut entries = Entries::default();
@@ -56,8 +56,9 @@ pub fn write_plain(from: &Path, to: &Path) -> Result<()> {
     describe_tokens(&mut entries, model.vector("token_embd.weight")?.len() / model.columns("token_embd.weight")?);
 
     let keeps = |name: &str| {
-        let unused = ["scale", "input_scale", "bias"].iter().any(|end| name.ends_with(&format!(".{end}")));
-        name.ends_with(".ssm_dt.bias") || !(unused || name.starts_with("cls."))
+        let unused = name.ends_with(".input_scale") || name.starts_with("cls.");
+        let factor = name.ends_with(".scale") || name.ends_with(".bias") && !name.ends_with(".ssm_dt.bias");
+        !unused && (keep_factors || !factor)
     };
     let tensors: Vec<_> = file.tensors().filter(|t| keeps(t.name)).collect();
     let mut out = start(tensors.len(), &entries);
@@ -69,7 +70,8 @@ pub fn write_plain(from: &Path, to: &Path) -> Result<()> {
     }
     out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
     for tensor in &tensors {
-        let factor = tensor.name.strip_suffix(".weight").map(|n| format!("{n}.scale")).filter(|n| model.has(n));
+        let factor =
+            tensor.name.strip_suffix(".weight").map(|n| format!("{n}.scale")).filter(|n| model.has(n) && !keep_factors);
         let factor = factor.map(|n| model.vector(&n)).transpose()?.and_then(|v| v.first().copied()).unwrap_or(1.0);
         for value in tensor.to_f32() {
             out.extend(((f64::from(value) * factor) as f32).to_le_bytes());

@@ -15,6 +15,8 @@ pub struct Layout {
     pub sockets: PathBuf,
     /// Folder of logs and process ids.
     pub state: PathBuf,
+    /// Folder of the prompt cache (`NS_CACHE_DIR`).
+    pub prompts: PathBuf,
 }
 
 impl Layout {
@@ -30,6 +32,8 @@ impl Layout {
                 runtime.map_or_else(std::env::temp_dir, PathBuf::from).join("nextsycl")
             }),
             state: home_folder("XDG_STATE_HOME", ".local/state").join("nextsycl"),
+            prompts: path("NS_CACHE_DIR")
+                .unwrap_or_else(|| home_folder("XDG_CACHE_HOME", ".cache").join("nextsycl/prompts")),
             programs,
         }
     }

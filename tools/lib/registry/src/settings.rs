@@ -49,9 +49,14 @@ pub const SETTINGS: &[Setting] = &[
     setting("NS_KEEP_TEXT", "1", "0 keeps no text of requests and answers in the records"),
     setting("NS_IDLE_EXIT", "0", "seconds without a request after which the server ends, 0 never"),
     setting("NS_WAIT_DEVICE", "0", "seconds the server waits for a device that is not there yet"),
+    setting("NS_PROMPT_CACHE_MIB", "4096", "host memory for states of prompts that were read, 0 for no prompt cache"),
+    setting("NS_CACHE_DIR", "~/.cache/nextsycl/prompts", "folder for those that memory does not hold and after a stop"),
+    setting("NS_CACHE_DISK_GIB", "32", "most of that folder, 0 for none"),
+    setting("NS_CACHE_TTL_HOURS", "24", "hours after which an unused one is removed from that folder"),
     setting("NS_NO_MTP", "unset", "1 decodes without the model's draft block"),
     setting("NS_MKL", "1", "0 computes prompt products without oneMKL; environment only"),
     setting("NS_DNN", "1", "0 computes prompt products without oneDNN; environment only"),
+    setting("NS_SILO", "1", "0 computes without the kernels tuned for a card's matrix units; environment only"),
     setting("NS_NATIVE", "1", "0 builds kernels from SPIR-V instead of native code; environment only"),
     setting("NS_MODULE_CACHE", "~/.cache/nextsycl/modules", "folder of built kernels, off for none; environment only"),
     setting("NS_VRAM_MARGIN_MIB", "1024", "memory of a card that is left free, in MiB; environment only"),
@@ -146,6 +151,20 @@ impl Settings {
     ) -> Result<Option<u64>> {
         let Some((value, origin)) = self.find(name) else { return Ok(None) };
         match value.parse::<u64>() {
+            Ok(n) if range.contains(&n) => Ok(Some(n)),
+            _ => Err(Error::Value { name, value: value.to_owned(), origin, expected }),
+        }
+    }
+
+    /// A number within bounds, with or without decimals.
+    pub fn decimal(
+        &self,
+        name: &'static str,
+        range: std::ops::RangeInclusive<f64>,
+        expected: &'static str,
+    ) -> Result<Option<f64>> {
+        let Some((value, origin)) = self.find(name) else { return Ok(None) };
+        match value.parse::<f64>() {
             Ok(n) if range.contains(&n) => Ok(Some(n)),
             _ => Err(Error::Value { name, value: value.to_owned(), origin, expected }),
         }

@@ -1,18 +1,20 @@
 //! What all requests share, and how a request gets to the scheduler.
 
 use super::activity::{Activity, Busy};
+use super::cache::{LEAST_TOKENS, PromptCache};
 use super::clock;
 use super::error::ApiError;
 use super::job::{Command, Job, Report, Waiting};
-use super::records::{Arrival, Records};
+use super::records::{Arrival, Records, State};
 use super::request::{Generation, Input};
 use super::scheduler::Pulse;
 use crate::text::{Text, TextError};
 use ns_http::cors::Origins;
 use ns_http::{Limits, Via};
 use ns_llm::EngineFacts;
+use ns_tokenizer::Turns;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -74,6 +76,7 @@ pub struct App {
     commands: std::sync::mpsc::Sender<Command>,
     report: Mutex<Report>,
     cancels: Mutex<Vec<Weak<AtomicBool>>>,
+    cache: OnceLock<Arc<PromptCache>>,
 }
 
 /// A request that was taken, with what its answer needs.
@@ -117,6 +120,7 @@ impl App {
             commands,
             report: Mutex::new(Report::default()),
             cancels: Mutex::new(Vec::new()),
+            cache: OnceLock::new(),
         }
     }
 
@@ -191,6 +195,39 @@ impl App {
             cancel.store(true, Ordering::Release);
         }
         let _ = self.commands.send(Command::Wake);
+        if let Some(cache) = self.cache() {
+            cache.hurry();
+        }
+    }
+
+    /// The prompt cache, once the model is loaded and unless it is off.
+    pub fn cache(&self) -> Option<&Arc<PromptCache>> {
+        self.cache.get()
+    }
+
+    /// Tells of the prompt cache.
+    pub fn set_cache(&self, cache: Arc<PromptCache>) {
+        // It is set once, by the thread that opened the model.
+        let _ = self.cache.set(cache);
+    }
+
+    /// Forgets the prompt cache; how many checkpoints there were.
+    pub async fn clear_cache(&self) -> Result<usize, ApiError> {
+        let busy = || ApiError::busy("a prompt is being read: ask again");
+        self.ready()?;
+        if self.records.active().iter().any(|r| r.state == State::Reading) {
+            return Err(busy());
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.pulse.arriving.fetch_add(1, Ordering::Relaxed);
+        if self.commands.send(Command::Clear(sender)).is_err() {
+            self.pulse.arriving.fetch_sub(1, Ordering::Relaxed);
+            return Err(ApiError::unavailable("the server is stopping", 10));
+        }
+        match tokio::time::timeout(Duration::from_secs(20), receiver).await {
+            Ok(Ok(Some(dropped))) => Ok(dropped),
+            _ => Err(busy()),
+        }
     }
 
     /// The devices' state: now, or when the engine is in a long pass the last known one.
@@ -205,6 +242,11 @@ impl App {
             self.pulse.arriving.fetch_sub(1, Ordering::Relaxed);
         }
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tokens the sessions held when that was last asked for.
+    pub fn last_live_tokens(&self) -> Vec<usize> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).live_tokens.clone()
     }
 
     /// Whether a request for this model is for us.
@@ -234,9 +276,14 @@ impl App {
             generation.sampling.seed = clock::random();
         }
         let (text, input) = (ready.text.clone(), generation.input.clone());
+        let cached = self.cache().is_some();
         // A long text takes a while: not on the threads that serve everybody.
-        let tokens = tokio::task::spawn_blocking(move || to_tokens(&*text, input)).await;
-        let prompt = tokens.map_err(|_| ApiError::server("the prompt could not be read"))??;
+        let tokens = tokio::task::spawn_blocking(move || {
+            let prompt = to_tokens(&*text, &input)?;
+            let marks = if cached { marks(&*text, &input, &prompt) } else { Vec::new() };
+            Ok::<_, ApiError>((prompt, marks))
+        });
+        let (prompt, marks) = tokens.await.map_err(|_| ApiError::server("the prompt could not be read"))??;
         let longest = ready.contexts.iter().copied().max().unwrap_or(0);
         if let Some(id) = prompt.iter().find(|&&id| id as usize >= ready.facts.n_vocab) {
             let message = format!("the token id {id} is outside the vocabulary of {}", ready.facts.n_vocab);
@@ -285,6 +332,7 @@ impl App {
         let job = Job {
             id,
             prompt,
+            marks,
             room,
             sampling: generation.sampling.clone(),
             max_tokens,
@@ -301,13 +349,32 @@ impl App {
     }
 }
 
-fn to_tokens(text: &dyn Text, input: Input) -> Result<Vec<u32>, ApiError> {
+fn to_tokens(text: &dyn Text, input: &Input) -> Result<Vec<u32>, ApiError> {
     let result = match input {
-        Input::Ids(ids) => Ok(ids),
-        Input::Text(words) => text.encode(&words),
-        Input::Chat(messages, variables) => text.chat(&messages, &variables),
+        Input::Ids(ids) => Ok(ids.clone()),
+        Input::Text(words) => text.encode(words),
+        Input::Chat(messages, variables) => text.chat(messages, variables),
     };
     result.map_err(|e| match e {
         TextError::Template(_) | TextError::Other(_) => ApiError::invalid(e.to_string(), Some("messages")),
     })
+}
+
+/// Where checkpoints of a prompt are worth making: behind the first turn, before the last user's, and at the end. The end is
+/// before what opens the answer: later prompts of a conversation that thinks go on differently from there. One token at least
+/// is left to read for who asks the same again.
+fn marks(text: &dyn Text, input: &Input, prompt: &[u32]) -> Vec<usize> {
+    if prompt.len() <= LEAST_TOKENS {
+        return Vec::new();
+    }
+    let turns = match input {
+        Input::Chat(messages, variables) => text.turns(messages, variables, prompt),
+        _ => Turns::default(),
+    };
+    let end = turns.answer.unwrap_or(prompt.len() - 1);
+    let mut marks: Vec<usize> = [turns.first_end, turns.last_user, Some(end)].into_iter().flatten().collect();
+    marks.retain(|&mark| (LEAST_TOKENS..prompt.len()).contains(&mark));
+    marks.sort_unstable();
+    marks.dedup();
+    marks
 }

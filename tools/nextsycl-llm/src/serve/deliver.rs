@@ -161,7 +161,7 @@ pub fn timings(facts: &Facts, totals: &Totals) -> Value {
         "prompt_per_second": per_second(read, totals.read_seconds),
         "predicted_n": totals.generated,
         "predicted_ms": three(totals.decode_seconds * 1e3),
-        "predicted_per_second": three(super::scheduler::rate(totals.generated, totals.decode_seconds)),
+        "predicted_per_second": three(super::slot::rate(totals.generated, totals.decode_seconds)),
         "draft_n": totals.drafts.0,
         "draft_n_accepted": totals.drafts.1,
     })

@@ -34,6 +34,8 @@ pub struct Job {
     pub id: u64,
     /// What the model reads.
     pub prompt: Vec<u32>,
+    /// Where a checkpoint of the prompt is worth making, ascending: numbers of its tokens.
+    pub marks: Vec<usize>,
     /// Tokens the session must hold at least.
     pub room: usize,
     /// How tokens are drawn.
@@ -84,6 +86,9 @@ pub enum Command {
     Job(Box<Job>),
     /// Asks for the devices' state now.
     Report(oneshot::Sender<Report>),
+    /// Forgets the prompt cache and what idle sessions hold; the answer is the number of checkpoints, or nothing while a
+    /// prompt is read.
+    Clear(oneshot::Sender<Option<usize>>),
     /// A waiting request may have been cancelled.
     Wake,
     /// No request will follow: end when all are answered.

@@ -2,6 +2,7 @@
 
 mod activity;
 mod app;
+mod cache;
 mod chat;
 mod clock;
 mod completions;
@@ -16,17 +17,20 @@ mod refuse;
 mod request;
 mod routes;
 mod scheduler;
+mod slot;
 #[cfg(test)]
 mod tests;
 
+pub use cache::{CacheConfig, DiskConfig};
 pub use clock::{random, rfc3339};
 pub use job::Finish;
 pub use refuse::Doors;
-pub use scheduler::rate;
+pub use slot::rate;
 
 use crate::failure::{Failure, Outcome};
 use crate::text::Text;
 use app::{App, Ready, Stage};
+use cache::{PromptCache, Writer};
 use ns_http::cors::Origins;
 use ns_http::{Limits, Server, UnixListening, given_tcp, listen_tcp, listen_unix};
 use ns_llm::Engine;
@@ -65,6 +69,8 @@ pub struct Config {
     pub origins: Origins,
     /// Limits of requests.
     pub limits: Limits,
+    /// The prompt cache; none keeps no states.
+    pub cache: Option<CacheConfig>,
 }
 
 /// An opened model.
@@ -73,6 +79,8 @@ pub struct Loaded {
     pub engine: Box<dyn Engine>,
     /// Its tokenizer.
     pub text: Arc<dyn Text>,
+    /// What tells the model from others.
+    pub identity: [u8; 32],
 }
 
 /// Opens the model, telling how far it is.
@@ -146,7 +154,7 @@ impl Bound {
         let (commands, inbox) = std::sync::mpsc::channel();
         let records = Arc::new(Records::new(self.config.keep_requests, self.config.keep_text));
         let pulse = Arc::new(Pulse::default());
-        let app = Arc::new(App::new(&self.config, commands, records.clone(), pulse.clone()));
+        let app = Arc::new(App::new(&self.config, commands, records, pulse));
         let (close, closed) = watch::channel(false);
         let handler = {
             let app = app.clone();
@@ -154,11 +162,11 @@ impl Bound {
         };
         let mut serving = tokio::spawn(self.server.run(handler, closed));
         let (ended, mut engine_end) = oneshot::channel();
-        let contexts = self.config.contexts;
+        let (contexts, cache) = (self.config.contexts, self.config.cache);
         let thread = {
             let app = app.clone();
             std::thread::Builder::new().name("engine".into()).spawn(move || {
-                let result = engine_thread(&app, loader, &contexts, records, pulse, &inbox);
+                let result = engine_thread(&app, loader, &contexts, cache.as_ref(), &inbox);
                 // The other side is gone only when the program ends anyway.
                 let _ = ended.send(result);
             })
@@ -252,19 +260,28 @@ fn engine_thread(
     app: &App,
     loader: Loader,
     contexts: &[usize],
-    records: Arc<Records>,
-    pulse: Arc<Pulse>,
+    cache: Option<&CacheConfig>,
     inbox: &std::sync::mpsc::Receiver<job::Command>,
 ) -> Outcome {
     let opened = loader(&Opening(app)).and_then(|loaded| {
         let facts = loaded.engine.facts().clone();
-        let scheduler = Scheduler::new(loaded.engine, loaded.text.clone(), contexts, records, pulse)?;
-        Ok((facts, loaded.text, scheduler))
+        let cache = cache.map(|config| PromptCache::open(config, loaded.identity, &facts.cache_fingerprint));
+        let writer = cache.clone().map(Writer::start).transpose();
+        let writer = writer.map_err(|e| Failure::error(format!("cannot start a thread: {e}")))?;
+        if let Some(cache) = &cache {
+            app.set_cache(cache.clone());
+        }
+        let (records, pulse) = (app.records.clone(), app.pulse.clone());
+        let scheduler = Scheduler::new(loaded.engine, loaded.text.clone(), contexts, cache, records, pulse)?;
+        Ok((facts, loaded.text, scheduler, writer))
     });
-    let (facts, text, scheduler) =
+    let (facts, text, scheduler, writer) =
         opened.inspect_err(|failure| app.set_stage(Stage::Failed(failure.message().into())))?;
     tracing::info!("ready: {} ({}), contexts {contexts:?}", app.name, facts.engine);
     app.activity.touch();
     app.set_stage(Stage::Ready(Arc::new(Ready { text, facts, contexts: contexts.to_vec() })));
-    scheduler.run(inbox).map_err(|e| Failure::error(format!("the engine is lost: {e}")))
+    let result = scheduler.run(inbox).map_err(|e| Failure::error(format!("the engine is lost: {e}")));
+    // What is in memory only goes to disk now.
+    drop(writer);
+    result
 }

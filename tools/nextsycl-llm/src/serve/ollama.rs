@@ -49,7 +49,7 @@ fn add_totals(value: &mut Value, facts: &Facts, totals: &Totals) {
         "generated": totals.generated,
         "read_seconds": totals.read_seconds,
         "generate_seconds": totals.decode_seconds,
-        "tok_s": two(super::scheduler::rate(totals.generated, totals.decode_seconds)),
+        "tok_s": two(super::slot::rate(totals.generated, totals.decode_seconds)),
         "energy_wh": null,
     });
     if let Value::Object(more) = more {

@@ -71,12 +71,14 @@ pub struct Record {
     pub max_tokens: usize,
     /// Prompt tokens taken over.
     pub reused: usize,
-    /// Where they came from: none or live.
+    /// Where they came from: none, live (a session that held them), cache or disk.
     pub source: &'static str,
     /// Prompt tokens read so far.
     pub read_tokens: usize,
     /// Seconds until the prompt was read.
     pub read_seconds: f64,
+    /// Checkpoints made while the prompt was read.
+    pub checkpoints_saved: usize,
     /// Tokens of the answer so far.
     pub generated: usize,
     /// Tokens a second while decoding.
@@ -176,6 +178,7 @@ impl Records {
             source: "none",
             read_tokens: 0,
             read_seconds: 0.0,
+            checkpoints_saved: 0,
             generated: 0,
             tok_s: 0.0,
             generate_seconds: 0.0,

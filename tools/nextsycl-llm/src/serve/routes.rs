@@ -51,12 +51,15 @@ async fn route(app: &Arc<App>, request: Request<Incoming>, via: Via, request_id:
         return Err(ApiError::not_found(format!("{path} is answered on the server's Unix socket only")));
     }
     let allowed = match path.as_str() {
-        "/health" | "/v1/models" | "/models" | "/status" | "/server/status" | "/server/requests" => Method::GET,
+        "/health" | "/v1/models" | "/models" | "/status" | "/server/status" | "/server/requests" | "/server/cache" => {
+            Method::GET
+        }
         "/v1/chat/completions"
         | "/chat/completions"
         | "/v1/completions"
         | "/completions"
         | "/api/chat"
+        | "/server/cache/clear"
         | "/server/shutdown" => Method::POST,
         p if p.starts_with("/v1/models/") || p.starts_with("/server/requests/") => Method::GET,
         _ => return Err(ApiError::not_found(format!("no route {method} {path}"))),
@@ -67,7 +70,11 @@ async fn route(app: &Arc<App>, request: Request<Incoming>, via: Via, request_id:
     match path.as_str() {
         "/health" => app.ready().map(|_| json(StatusCode::OK, &json!({"status": "ok"}))),
         "/v1/models" | "/models" => Ok(json(StatusCode::OK, &json!({"object": "list", "data": [model(app)]}))),
-        "/status" => Ok(json(StatusCode::OK, &json!({"busy": !app.records.active().is_empty(), "prompt_cache": null}))),
+        "/status" => {
+            // Often asked for: the engine is not stopped for it.
+            let cache = app.cache().map(|cache| cache.totals(&app.last_live_tokens()));
+            Ok(json(StatusCode::OK, &json!({"busy": !app.records.active().is_empty(), "prompt_cache": cache})))
+        }
         "/v1/chat/completions" | "/chat/completions" => {
             let generation = request::chat(&body(app, request).await?)?;
             generate(app, generation, via, "chat", request_id).await
@@ -98,6 +105,13 @@ async fn route(app: &Arc<App>, request: Request<Incoming>, via: Via, request_id:
             });
             Ok(json(StatusCode::OK, &value))
         }
+        "/server/cache" => {
+            app.ready()?;
+            let live = app.report().await.live_tokens;
+            let cache = app.cache().map(|cache| cache.list(&live));
+            Ok(json(StatusCode::OK, &cache.unwrap_or_else(|| json!({"entries": [], "off": true}))))
+        }
+        "/server/cache/clear" => Ok(json(StatusCode::OK, &json!({"dropped": app.clear_cache().await?}))),
         "/server/shutdown" => {
             let running = app.records.active().len();
             app.ask_to_stop();
@@ -238,7 +252,7 @@ async fn status(app: &App) -> Value {
         "active": active,
         "waiting": app.pulse.waiting.load(std::sync::atomic::Ordering::Relaxed),
         "served": app.records.served(),
-        "prompt_cache": null,
+        "prompt_cache": app.cache().map(|cache| cache.totals(&report.live_tokens)),
         "stopping": app.is_stopping(),
         "activated": app.activated,
     })

@@ -1,14 +1,17 @@
 //! The thread that owns the engine: who reads, who decodes, and who waits.
 //!
-//! Requests wait in order of arrival for a free session. The session whose tokens share the longest beginning with the
-//! prompt is taken. Prompts are read in groups of chunks between the decode steps of others, which get as much time as
-//! the group took; all that decode do so in one pass.
+//! Requests wait in order of arrival for a free session; small ones may pass one that only a larger, busy session can hold.
+//! The session whose tokens share the longest beginning with the prompt is taken; a longer checkpoint is put into it first.
+//! Prompts are read in groups of chunks between the decode steps of others, which get as much time as the group took. One
+//! request decodes alone with drafts, several do so in one pass without.
 
+use super::cache::PromptCache;
 use super::job::{Command, Event, Finish, Job, Report, Totals};
 use super::records::{Records, State};
+use super::slot::{Phase, Slot, Work, decode_seconds, rate, scored};
 use crate::answer::{Assembler, Scored};
 use crate::text::Text;
-use ns_llm::{Decoder, Engine, Error, Result, SessionId, TokenLogprob};
+use ns_llm::{Decoder, Engine, Error, Result, SessionId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Chunks read in one go while others decode.
 const GROUP: usize = 3;
+/// Time a request that starts decoding gets before the reading of others goes on, until it is known how long that takes.
+const FIRST_WINDOW: Duration = Duration::from_secs(15);
 /// Requests that may pass one that only a larger, busy session can hold.
 const MAX_PASSED: usize = 8;
 
@@ -29,41 +34,6 @@ pub struct Pulse {
     pub arriving: AtomicUsize,
     /// Requests that wait for a session.
     pub waiting: AtomicUsize,
-}
-
-struct Slot {
-    session: SessionId,
-    capacity: usize,
-    /// What the session holds.
-    tokens: Vec<u32>,
-    work: Option<Work>,
-}
-
-struct Work {
-    job: Job,
-    reused: usize,
-    started: Instant,
-    read_seconds: f64,
-    phase: Phase,
-    assembler: Assembler,
-    /// Tokens drawn, end tokens included.
-    drawn: Vec<u32>,
-    generated: usize,
-}
-
-enum Phase {
-    Reading,
-    Decoding { decoder: Box<Decoder>, since: Instant },
-}
-
-impl Work {
-    fn is_cancelled(&self) -> bool {
-        self.job.cancelled.load(Ordering::Acquire)
-    }
-
-    fn is_reading(&self) -> bool {
-        matches!(self.phase, Phase::Reading)
-    }
 }
 
 /// Why a request leaves its session.
@@ -79,11 +49,14 @@ pub struct Scheduler {
     text: Arc<dyn Text>,
     records: Arc<Records>,
     pulse: Arc<Pulse>,
+    cache: Option<Arc<PromptCache>>,
     slots: Vec<Slot>,
     queue: VecDeque<Job>,
     passed: usize,
     /// Reading waits until then, so that those who decode get their time.
     decode_until: Instant,
+    /// How long a group of chunks takes, as last seen.
+    group_time: Duration,
     stopping: bool,
 }
 
@@ -93,23 +66,27 @@ impl Scheduler {
         mut engine: Box<dyn Engine>,
         text: Arc<dyn Text>,
         contexts: &[usize],
+        cache: Option<Arc<PromptCache>>,
         records: Arc<Records>,
         pulse: Arc<Pulse>,
     ) -> Result<Self> {
         let mut slots = Vec::new();
         for &context in contexts {
             let session = engine.open_session(context)?;
-            slots.push(Slot { session, capacity: engine.max_context(session)?, tokens: Vec::new(), work: None });
+            let capacity = engine.max_context(session)?;
+            slots.push(Slot { session, capacity, tokens: Vec::new(), used: Instant::now(), work: None });
         }
         Ok(Self {
             engine,
             text,
             records,
             pulse,
+            cache,
             slots,
             queue: VecDeque::new(),
             passed: 0,
             decode_until: Instant::now(),
+            group_time: FIRST_WINDOW,
             stopping: false,
         })
     }
@@ -119,16 +96,15 @@ impl Scheduler {
         loop {
             self.take_commands(inbox);
             self.drop_cancelled();
-            self.admit();
-            self.pulse.waiting.store(self.queue.len(), Ordering::Relaxed);
-            if self.slots.iter().all(|s| s.work.is_none()) {
-                if self.stopping && self.queue.is_empty() {
+            if self.queue.is_empty() && self.slots.iter().all(|s| s.work.is_none()) {
+                self.pulse.waiting.store(0, Ordering::Relaxed);
+                if self.stopping {
                     self.engine.profile()?.iter().for_each(|line| tracing::info!("{line}"));
                     return Ok(());
                 }
                 continue;
             }
-            let result = self.read().and_then(|()| self.decode());
+            let result = self.admit().and_then(|()| self.read()).and_then(|()| self.decode());
             if let Err(error) = result {
                 let message = "the device failed; the server stops";
                 for at in 0..self.slots.len() {
@@ -175,9 +151,29 @@ impl Scheduler {
                 let live_tokens = self.slots.iter().map(|s| s.tokens.len()).collect();
                 let _ = reply.send(Report { devices: self.engine.devices(), live_tokens });
             }
+            Command::Clear(reply) => {
+                self.pulse.arriving.fetch_sub(1, Ordering::Relaxed);
+                self.drop_cancelled();
+                // Whoever asked and left needs no answer.
+                let _ = reply.send(self.clear());
+            }
             Command::Wake => {}
             Command::Stop => self.stopping = true,
         }
+    }
+
+    /// Forgets checkpoints and what idle sessions hold, unless a prompt is read.
+    fn clear(&mut self) -> Option<usize> {
+        if self.slots.iter().any(|s| s.work.as_ref().is_some_and(Work::is_reading)) {
+            return None;
+        }
+        for slot in self.slots.iter_mut().filter(|s| s.work.is_none()) {
+            slot.tokens.clear();
+            if let Err(error) = self.engine.reset(slot.session) {
+                tracing::error!("a session could not be reset: {error}");
+            }
+        }
+        Some(self.cache.as_ref().map_or(0, |cache| cache.clear()))
     }
 
     fn drop_cancelled(&mut self) {
@@ -190,12 +186,12 @@ impl Scheduler {
     }
 
     /// Gives free sessions to those who wait.
-    fn admit(&mut self) {
+    fn admit(&mut self) -> Result<()> {
         let mut at = 0;
         while at < self.queue.len() {
             let Some(slot) = self.choose(&self.queue[at]) else {
                 if self.passed >= MAX_PASSED {
-                    return;
+                    break;
                 }
                 at += 1;
                 continue;
@@ -206,15 +202,20 @@ impl Scheduler {
                 self.passed = 0;
             }
             if let Some(job) = self.queue.remove(at) {
-                self.start(slot, job);
+                self.start(slot, job)?;
             }
         }
+        self.pulse.waiting.store(self.queue.len(), Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Among free sessions that hold the prompt: the longest shared beginning, then the smallest session.
+    /// Among free sessions that hold the prompt: the longest shared beginning, then the smallest, then the one unused longest.
     fn choose(&self, job: &Job) -> Option<usize> {
         let fits = |s: &Slot| s.work.is_none() && s.capacity >= job.room;
-        let rank = |s: &Slot| (self.reusable(s, &job.prompt), std::cmp::Reverse(s.capacity));
+        let rank = |s: &Slot| {
+            let old = (s.tokens.is_empty(), std::cmp::Reverse(s.used));
+            (self.reusable(s, &job.prompt), std::cmp::Reverse(s.capacity), old)
+        };
         let free = self.slots.iter().enumerate().filter(|(_, s)| fits(s));
         free.max_by_key(|(_, s)| rank(s)).map(|(at, _)| at)
     }
@@ -225,21 +226,23 @@ impl Scheduler {
         if shared == slot.tokens.len() || self.engine.facts().truncatable { shared } else { 0 }
     }
 
-    fn start(&mut self, at: usize, mut job: Job) {
-        let reused = self.reusable(&self.slots[at], &job.prompt);
+    fn start(&mut self, at: usize, mut job: Job) -> Result<()> {
+        let started = Instant::now();
+        let capacity = self.slots[at].capacity;
+        job.max_tokens = job.max_tokens.min(capacity - job.prompt.len().min(capacity));
+        self.records.change(job.id, |r| r.state = State::Reading);
+        let begun = self.begin(at, &job.prompt);
+        let (reused, source) = *begun.as_ref().unwrap_or(&(0, "none"));
         let slot = &mut self.slots[at];
-        job.max_tokens = job.max_tokens.min(slot.capacity - job.prompt.len().min(slot.capacity));
-        let cut =
-            if reused == 0 { self.engine.reset(slot.session) } else { self.engine.truncate(slot.session, reused) };
-        slot.tokens.truncate(reused);
+        slot.tokens.clear();
+        slot.tokens.extend_from_slice(&job.prompt[..reused]);
         self.records.change(job.id, |r| {
-            r.state = State::Reading;
             r.reused = reused;
-            r.source = if reused > 0 { "live" } else { "none" };
+            r.source = source;
         });
         slot.work = Some(Work {
             reused,
-            started: Instant::now(),
+            started,
             read_seconds: 0.0,
             phase: Phase::Reading,
             assembler: Assembler::new(&job.stops),
@@ -247,12 +250,41 @@ impl Scheduler {
             generated: 0,
             job,
         });
-        if let Err(error) = cut {
-            self.end(at, End::Failed(error.to_string()));
+        match begun {
+            Ok(_) => Ok(()),
+            Err(error) => self.fail(at, error),
         }
     }
 
-    /// Reads a group of chunks of the prompt with the least left to read.
+    /// Brings a session to the longest beginning of a prompt that can be had: its own, or a checkpoint's. Returns its length
+    /// and where it came from.
+    fn begin(&mut self, at: usize, prompt: &[u32]) -> Result<(usize, &'static str)> {
+        let live = self.reusable(&self.slots[at], prompt);
+        let Slot { session, capacity, .. } = self.slots[at];
+        let truncatable = self.engine.facts().truncatable;
+        if let Some(cache) = &self.cache
+            && let Some(hit) = cache.find(prompt, truncatable, capacity).filter(|hit| hit.reuse > live)
+        {
+            // From here on the session's own tokens are lost.
+            self.slots[at].tokens.clear();
+            if let Some(source) = cache.restore(&hit, &mut *self.engine, session)? {
+                if hit.reuse < hit.position {
+                    self.engine.truncate(session, hit.reuse)?;
+                }
+                return Ok((hit.reuse, source));
+            }
+            self.engine.reset(session)?;
+            return Ok((0, "none"));
+        }
+        if live == 0 {
+            self.engine.reset(session)?;
+            return Ok((0, "none"));
+        }
+        self.engine.truncate(session, live)?;
+        Ok((live, "live"))
+    }
+
+    /// Reads a group of chunks of the prompt with the least left to read, at most up to where a checkpoint is to be made.
     fn read(&mut self) -> Result<()> {
         let left = |s: &Slot| s.work.as_ref().filter(|w| w.is_reading()).map(|w| w.job.prompt.len() - s.tokens.len());
         let shortest = self.slots.iter().enumerate().filter_map(|(at, s)| Some((left(s)?, at))).min();
@@ -269,23 +301,33 @@ impl Scheduler {
         let pulse = &self.pulse;
         let cancelled = work.job.cancelled.clone();
         let from = slot.tokens.len();
+        let to = self.cache.as_ref().and_then(|_| work.job.marks.iter().copied().find(|&mark| mark > from));
+        let to = to.unwrap_or(work.job.prompt.len());
+        let (records, id, begun) = (&self.records, work.job.id, from - work.reused);
         let mut stop = || {
             chunks += 1;
             pulse.progress.fetch_add(1, Ordering::Relaxed);
+            records.change(id, |r| r.read_tokens = begun + (chunks * chunk).min(to - from));
             cancelled.load(Ordering::Acquire)
                 || pulse.arriving.load(Ordering::Relaxed) > 0
                 || (others && chunks >= GROUP)
         };
-        let result = self.engine.feed_until(slot.session, &work.job.prompt[from..], &mut stop);
+        let result = self.engine.feed_until(slot.session, &work.job.prompt[from..to], &mut stop);
         pulse.progress.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(read) => {
-                let end = (from + read).min(work.job.prompt.len());
+                let end = (from + read).min(to);
                 slot.tokens.extend_from_slice(&work.job.prompt[from..end]);
                 self.records.change(work.job.id, |r| r.read_tokens = end - work.reused);
             }
             Err(error) => return self.fail(at, error),
         }
+        let read = self.slots[at].tokens.len().saturating_sub(from);
+        if read >= chunk {
+            // Also of a prompt that is read alone: what its groups will take when somebody comes.
+            self.group_time = now.elapsed() * GROUP as u32 / read.div_ceil(chunk) as u32;
+        }
+        self.save_checkpoint(at)?;
         if others {
             let end = Instant::now();
             self.decode_until = end + (end - now);
@@ -296,7 +338,24 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Makes a checkpoint where one is worth making.
+    fn save_checkpoint(&mut self, at: usize) -> Result<()> {
+        let slot = &self.slots[at];
+        let (Some(cache), Some(work)) = (&self.cache, &slot.work) else { return Ok(()) };
+        if work.job.marks.contains(&slot.tokens.len())
+            && cache.wants(&slot.tokens)
+            && cache.save(&mut *self.engine, slot.session, &slot.tokens)?
+        {
+            self.records.change(work.job.id, |r| r.checkpoints_saved += 1);
+        }
+        Ok(())
+    }
+
     fn begin_answer(&mut self, at: usize) -> Result<()> {
+        // Whoever still reads a long prompt lets the new answer go ahead for a while.
+        if self.slots.iter().enumerate().any(|(i, s)| i != at && s.work.as_ref().is_some_and(Work::is_reading)) {
+            self.decode_until = self.decode_until.max(Instant::now() + self.group_time);
+        }
         let slot = &mut self.slots[at];
         let Some(work) = slot.work.as_mut() else { return Ok(()) };
         work.read_seconds = work.started.elapsed().as_secs_f64();
@@ -311,8 +370,8 @@ impl Scheduler {
         }
         match self.engine.decoder(slot.session, work.job.sampling.clone(), &work.job.prompt, true) {
             Ok(decoder) => {
-                let first = decoder.pending;
-                work.phase = Phase::Decoding { decoder: Box::new(decoder), since: Instant::now() };
+                let (first, drafts) = (decoder.pending, decoder.draft);
+                work.phase = Phase::Decoding { decoder: Box::new(decoder), since: Instant::now(), drafts };
                 self.take_tokens(at, &[first]);
                 Ok(())
             }
@@ -320,7 +379,7 @@ impl Scheduler {
         }
     }
 
-    /// One step of all that decode.
+    /// One step of all that decode: alone with drafts, several in one pass without.
     fn decode(&mut self) -> Result<()> {
         let decoding: Vec<usize> = self
             .slots
@@ -331,7 +390,11 @@ impl Scheduler {
             .collect();
         if let [at] = decoding[..] {
             let slot = &mut self.slots[at];
-            let Some(Work { phase: Phase::Decoding { decoder, .. }, .. }) = slot.work.as_mut() else { return Ok(()) };
+            let Some(Work { phase: Phase::Decoding { decoder, drafts, .. }, .. }) = slot.work.as_mut() else {
+                return Ok(());
+            };
+            // They come back when the others are gone.
+            decoder.draft = *drafts;
             let result = self.engine.step(slot.session, decoder);
             self.pulse.progress.fetch_add(1, Ordering::Relaxed);
             return match result {
@@ -404,6 +467,7 @@ impl Scheduler {
             }
         }
         let (id, generated) = (work.job.id, work.generated);
+        let drafts = (decoder.drafts_accepted, decoder.drafts_proposed);
         if !sent.is_empty() {
             self.records.answer(id, &sent.text);
             // A receiver that is gone has set the cancel flag.
@@ -414,6 +478,7 @@ impl Scheduler {
             r.generated = generated;
             r.generate_seconds = seconds;
             r.tok_s = rate(generated, seconds);
+            r.drafts = drafts;
         });
         if let Some(finish) = end {
             self.end(at, End::Done(finish));
@@ -433,6 +498,7 @@ impl Scheduler {
     fn end(&mut self, at: usize, end: End) {
         let slot = &mut self.slots[at];
         let Some(mut work) = slot.work.take() else { return };
+        slot.used = Instant::now();
         let id = work.job.id;
         let failed = matches!(end, End::Failed(_));
         match end {
@@ -487,22 +553,4 @@ impl Scheduler {
             }
         }
     }
-}
-
-fn decode_seconds(work: &Work) -> f64 {
-    match &work.phase {
-        Phase::Decoding { since, .. } => since.elapsed().as_secs_f64(),
-        Phase::Reading => 0.0,
-    }
-}
-
-/// Tokens a second; the first token comes with the prompt, so it is not counted.
-pub fn rate(generated: usize, seconds: f64) -> f64 {
-    if generated > 1 && seconds > 0.0 { (generated - 1) as f64 / seconds } else { 0.0 }
-}
-
-fn scored(text: &dyn Text, token: TokenLogprob) -> Scored {
-    let bytes = text.bytes(token.token);
-    let name = if bytes.is_empty() { text.name(token.token) } else { String::from_utf8_lossy(&bytes).into_owned() };
-    Scored { id: token.token, name, bytes, logprob: token.logprob, top: Vec::new() }
 }

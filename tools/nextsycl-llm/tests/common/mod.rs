@@ -99,6 +99,7 @@ impl World {
             .env("NS_BUNDLED", self.path("bundled"))
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_STATE_HOME")
+            .env_remove("XDG_CACHE_HOME")
             .env_remove("NOTIFY_SOCKET")
             .env_remove("LISTEN_PID")
             .stdin(Stdio::null());

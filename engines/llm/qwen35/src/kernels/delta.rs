@@ -89,6 +89,14 @@ impl Shape {
     }
 }
 
+/// Bytes and operations of [`Delta::recur_rows`] or [`Delta::recur_chunk`]: each of `sessions` states is read and written once, each
+/// of `rows` rows in all decays it, predicts and corrects a value, and reads it out.
+#[must_use]
+pub const fn recur_cost(shape: Shape, sessions: usize, rows: usize) -> (usize, usize) {
+    let floats = 2 * sessions * shape.state_floats() + rows * (shape.mix_cols() + shape.value_cols());
+    (floats * 4, 7 * rows * shape.state_floats())
+}
+
 /// The file's taps `[C][4]` as [`Taps::conv`] wants them, `[4][C]`.
 #[must_use]
 pub fn conv_taps(file: &[f32]) -> Vec<f32> {
@@ -157,7 +165,7 @@ impl Delta {
         rows: usize,
     ) -> Result<()> {
         let c = Check("conv_rows");
-        c.size("rows", rows)?;
+        let n = c.size("rows", rows)?;
         let (hk, hv) = shape.check(c)?;
         let ld = c.rows("product", &product, rows, shape.product_cols(), 4)?;
         check_taps(c, taps, shape)?;
@@ -165,7 +173,10 @@ impl Delta {
         let kept_stride = kept.check(c, "the kept rows", shape.kept_floats(kept_rows))?;
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         // a sub-group a head, and one for the gates
-        let (global, local) = groups(rows * (shape.channels() / HEAD + 1), 16);
+        let (global, local) = groups(self.sessions(rows) * (shape.channels() / HEAD + 1), 16);
+        let (channels, gates) = (shape.channels(), 2 * shape.value_heads);
+        let floats = rows * (2 * channels + gates + shape.mix_cols()) + 2 * shape.history_floats();
+        queue.cost(floats * 4, rows * (2 * TAPS + 10) * channels);
         Ok(queue.launch(
             &self.conv_rows,
             global,
@@ -181,6 +192,7 @@ impl Delta {
                 Arg::I32(ld),
                 Arg::I64(history_stride),
                 Arg::I64(kept_stride),
+                Arg::I32(n),
                 Arg::I32(hk),
                 Arg::I32(hv),
             ],
@@ -204,13 +216,15 @@ impl Delta {
         rows: usize,
     ) -> Result<()> {
         let c = Check("recur_rows");
-        c.size("rows", rows)?;
+        let n = c.size("rows", rows)?;
         let (hk, hv) = shape.check(c)?;
         let kept_stride = kept.check(c, "the kept rows", shape.kept_floats(kept_rows))?;
         let state_stride = states.check(c, "the states", shape.state_floats())?;
         c.fits("the slot table", table, rows.saturating_mul(ROW_SLOTS / 4), 4)?;
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
-        let (global, local) = groups(rows * self.state_groups(shape), self.state_items());
+        let (global, local) = groups(self.sessions(rows) * self.state_groups(shape), self.state_items());
+        let (bytes, operations) = recur_cost(shape, 1, rows);
+        queue.cost(bytes, operations);
         Ok(queue.launch(
             &self.recur_rows,
             global,
@@ -223,6 +237,7 @@ impl Delta {
                 Arg::I64(kept_stride),
                 Arg::I64(state_stride),
                 Arg::I32(ldo),
+                Arg::I32(n),
                 Arg::I32(hk),
                 Arg::I32(hv),
             ],
@@ -255,6 +270,8 @@ impl Delta {
         let (from, to) = (history.slot(c, "history", from)?, history.slot(c, "history", to)?);
         let ldm = c.rows("mix", &mix, rows, shape.mix_cols(), 4)?;
         let (global, local) = groups(rows.div_ceil(CONV_ROWS) * (shape.channels() / HEAD + 1), 16);
+        let floats = rows * (shape.channels() + 2 * shape.value_heads + shape.mix_cols()) + shape.history_floats();
+        queue.cost(floats * 4, rows * (2 * TAPS + 10) * shape.channels());
         queue.launch(
             &self.conv_chunk,
             global,
@@ -275,6 +292,7 @@ impl Delta {
             ],
         )?;
         let (global, local) = groups(shape.channels() / HEAD, 16);
+        queue.cost(shape.history_floats() * 8, 0);
         Ok(queue.launch(
             &self.conv_history,
             global,
@@ -314,7 +332,9 @@ impl Delta {
         let stride = states.check(c, "the states", shape.state_floats())?;
         let (from, to) = (states.slot(c, "states", from)?, states.slot(c, "states", to)?);
         let ldo = c.rows("out", &out, rows, shape.value_cols(), 4)?;
-        let (global, local) = groups(self.state_groups(shape), self.state_items());
+        let (global, local) = groups(self.state_groups(shape) / chunk_blocks(self.class), self.state_items());
+        let (bytes, operations) = recur_cost(shape, 1, rows);
+        queue.cost(bytes, operations);
         Ok(queue.launch(
             &self.recur_chunk,
             global,
@@ -394,6 +414,7 @@ impl Delta {
         rows: usize,
         eps: f32,
     ) -> Result<()> {
+        queue.cost(rows * shape.value_cols() * 12, 9 * rows * shape.value_cols());
         let z = product.offset + shape.channels() * 4;
         let (global, local) = groups(rows * shape.value_heads, 16);
         Ok(queue.launch(
@@ -414,6 +435,14 @@ impl Delta {
         )?)
     }
 
+    /// Sessions that are worked on at a time. A work-group without work costs the CPU as much as a little of it.
+    fn sessions(&self, rows: usize) -> usize {
+        match self.class {
+            DeviceClass::Cpu => 1,
+            DeviceClass::Gpu => rows,
+        }
+    }
+
     /// Work-groups of a state: one a head and block of value columns.
     fn state_groups(&self, shape: Shape) -> usize {
         shape.value_heads * (HEAD / COLUMNS)
@@ -425,6 +454,14 @@ impl Delta {
             DeviceClass::Cpu => 16,
             DeviceClass::Gpu => 64,
         }
+    }
+}
+
+/// Blocks of a state that a work-group of a chunk takes, as compiled into the kernel.
+const fn chunk_blocks(class: DeviceClass) -> usize {
+    match class {
+        DeviceClass::Cpu => 4,
+        DeviceClass::Gpu => 1,
     }
 }
 

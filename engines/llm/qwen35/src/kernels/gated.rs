@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use ns_llm_kernels::attention::{Cache, Heads, KvPrecision};
+use ns_llm_kernels::attention::{Cache, Heads, KvPrecision, partial_bytes};
 use ns_llm_kernels::rows::ROW_STATE;
 use ns_llm_kernels::{At, Check, Result, Strided};
 use ns_sycl::{Arg, Device, DeviceClass, Kernel, Queue};
@@ -93,6 +93,8 @@ impl Gated {
             KvPrecision::F32 => &self.prepare[1],
             KvPrecision::Q8 => &self.prepare[2],
         };
+        let (queries, stored) = (rows * heads.n_heads * heads.head_dim, 2 * rows * heads.n_kv * heads.head_dim);
+        queue.cost((2 * queries + stored) * 4 + cache.precision.size(stored), 10 * (queries + stored));
         Ok(queue.launch(
             kernel,
             [rows * (heads.n_heads + 2 * heads.n_kv) * 16, 1, 1],
@@ -143,6 +145,10 @@ impl Gated {
         c.fits("the row table", row_state, rows.saturating_mul(ROW_STATE / 8), 8)?;
         let stride = c.act("act", &act, rows, cols, self.class)?;
         let (parts, items) = shared_row(self.class, cols);
+        queue.cost(
+            partial_bytes(rows, heads.n_heads, heads.head_dim, n_splits) + rows * (cols * 4 + act.ld),
+            2 * pieces * heads.head_dim,
+        );
         Ok(queue.launch(
             &self.combine_act,
             [rows * parts * items, 1, 1],
@@ -179,6 +185,7 @@ impl Gated {
         heads.check(c)?;
         let lda = c.rows("attn", &attn, rows, heads.n_heads * heads.head_dim, 4)?;
         let ld = c.rows("product", &product, rows, product_cols(heads), 4)?;
+        queue.cost(rows * heads.n_heads * heads.head_dim * 12, 5 * rows * heads.n_heads * heads.head_dim);
         Ok(queue.launch(
             &self.gate,
             [rows * heads.n_heads * 16, 1, 1],
@@ -252,6 +259,7 @@ impl Gated {
             DeviceClass::Cpu => 16,
             DeviceClass::Gpu => dim.next_multiple_of(32).div_ceil(2).next_multiple_of(16).clamp(16, 256),
         };
+        queue.cost((2 * rows + 1) * 2 * dim * 4, 8 * rows * dim);
         Ok(queue.launch(
             kernel,
             [2 * rows * items, 1, 1],

@@ -1,5 +1,6 @@
 //! The server over real sockets with an engine that says what the test wants.
 
+mod caching;
 mod conformance;
 mod robustness;
 mod scripted;
@@ -70,6 +71,7 @@ fn config(dir: &std::path::Path, contexts: &[usize]) -> Config {
         keep_text: true,
         origins: Origins::new("https://chat.example"),
         limits: Limits::default(),
+        cache: None,
     }
 }
 
@@ -77,7 +79,7 @@ impl Fixture {
     fn start(script: Script, contexts: &[usize]) -> Self {
         let fixture = Self::load(contexts, move |_| {
             let text = Arc::new(ScriptedText(script.clone()));
-            Ok(Loaded { engine: Box::new(ScriptedEngine::new(script)), text })
+            Ok(Loaded { engine: Box::new(ScriptedEngine::new(script)), text, identity: [1; 32] })
         });
         let start = Instant::now();
         while fixture.get("/health").status != 200 {

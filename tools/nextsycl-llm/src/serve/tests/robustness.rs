@@ -135,7 +135,11 @@ fn it_listens_at_once_and_says_that_it_loads() {
         opening.progress(5, 10);
         // an error means that the test has failed already: go on, so that the server can end
         let _ = wait.recv();
-        Ok(Loaded { engine: Box::new(ScriptedEngine::new(long(1))), text: Arc::new(ScriptedText(long(1))) })
+        Ok(Loaded {
+            engine: Box::new(ScriptedEngine::new(long(1))),
+            text: Arc::new(ScriptedText(long(1))),
+            identity: [1; 32],
+        })
     });
     let got = server.get("/health");
     let error = json!({"message": "Loading model", "type": "unavailable_error", "param": null, "code": 503});
@@ -245,7 +249,7 @@ fn an_open_answer_is_not_idle() {
     let idle = |config: &mut Config| config.idle_exit = Some(Duration::from_millis(300));
     let mut server = Fixture::load_with(&[1000], idle, move |_| {
         let text = Arc::new(ScriptedText(script.clone()));
-        Ok(Loaded { engine: Box::new(ScriptedEngine::new(script)), text })
+        Ok(Loaded { engine: Box::new(ScriptedEngine::new(script)), text, identity: [1; 32] })
     });
     let begun = Instant::now();
     while server.get("/health").status != 200 {

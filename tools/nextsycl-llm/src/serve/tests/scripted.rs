@@ -29,6 +29,11 @@ pub struct Script {
     /// Steps after which the device fails.
     pub fails_after: Option<usize>,
     pub not_truncatable: bool,
+    /// Further bytes of a saved state for each token.
+    pub padding: usize,
+    /// Tokens a step with drafts gives; 0 is an engine without drafts.
+    pub drafts: usize,
+    pub fingerprint: &'static str,
     pub seen: Arc<Seen>,
 }
 
@@ -39,7 +44,8 @@ pub struct Seen {
     pub steps: AtomicUsize,
     /// Rows of the largest batch.
     pub widest: AtomicUsize,
-    /// `f` for a group of chunks read, `s` for a step.
+    /// `f` for a group of chunks read, `s` for a step, `d` behind it for one with drafts, `c` for a checkpoint made and `r` for
+    /// one put back.
     pub order: Mutex<String>,
 }
 
@@ -81,6 +87,14 @@ impl Text for ScriptedText {
         Ok(ids)
     }
 
+    /// A turn ends with its [`ASK`] or [`END`].
+    fn turns(&self, messages: &[Value], _: &Map<String, Value>, tokens: &[u32]) -> ns_tokenizer::Turns {
+        let ends: Vec<usize> =
+            (0..tokens.len()).filter(|&at| matches!(tokens[at], ASK | END)).map(|at| at + 1).collect();
+        let last = messages.len().checked_sub(2).and_then(|at| ends.get(at)).copied();
+        ns_tokenizer::Turns { first_end: ends.first().copied(), last_user: last, answer: None }
+    }
+
     fn bytes(&self, token: u32) -> Vec<u8> {
         match token {
             0..=255 => vec![token as u8],
@@ -115,8 +129,8 @@ impl ScriptedEngine {
             prefill_chunk: 8,
             max_verify: 8,
             truncatable: !script.not_truncatable,
-            draft: false,
-            cache_fingerprint: String::new(),
+            draft: script.drafts > 0,
+            cache_fingerprint: script.fingerprint.to_owned(),
         };
         Self { script, facts, sessions: Vec::new() }
     }
@@ -209,12 +223,23 @@ impl Engine for ScriptedEngine {
         Ok(())
     }
 
-    fn save(&mut self, _: SessionId) -> Result<Checkpoint> {
-        unreachable!("the server does not save")
+    fn save(&mut self, session: SessionId) -> Result<Checkpoint> {
+        let tokens = &self.sessions[session.0 as usize].1;
+        let mut state: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        state.resize(state.len() + tokens.len() * self.script.padding, 7);
+        self.script.seen.order.lock().unwrap().push('c');
+        Ok(Checkpoint { fingerprint: self.facts.cache_fingerprint.clone(), position: tokens.len(), state })
     }
 
-    fn restore(&mut self, _: SessionId, _: &Checkpoint) -> Result<()> {
-        unreachable!("the server does not restore")
+    fn state_bytes(&mut self, session: SessionId) -> Result<u64> {
+        Ok((self.tokens(session).len() * (4 + self.script.padding)) as u64)
+    }
+
+    fn restore(&mut self, session: SessionId, checkpoint: &Checkpoint) -> Result<()> {
+        let bytes = &checkpoint.state[..checkpoint.position * 4];
+        *self.tokens(session) = bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        self.script.seen.order.lock().unwrap().push('r');
+        Ok(())
     }
 
     fn feed_until(&mut self, session: SessionId, tokens: &[u32], stop: &mut dyn FnMut() -> bool) -> Result<usize> {
@@ -252,21 +277,32 @@ impl Engine for ScriptedEngine {
     }
 
     fn decoder(&mut self, session: SessionId, sampling: Sampling, history: &[u32], draft: bool) -> Result<Decoder> {
-        let mut decoder = Decoder::new(sampling, history, 0, draft);
+        let mut decoder = Decoder::new(sampling, history, 0, draft && self.facts.draft);
         self.draw(session, &mut decoder);
         Ok(decoder)
     }
 
     fn step(&mut self, session: SessionId, decoder: &mut Decoder) -> Result<Vec<u32>> {
         self.pass()?;
-        let pending = decoder.pending;
-        self.tokens(session).push(pending);
-        Ok(vec![self.draw(session, decoder)])
+        let count = if decoder.draft { self.script.drafts } else { 1 };
+        if decoder.draft {
+            decoder.drafts_proposed += 3;
+            decoder.drafts_accepted += count as u64 - 1;
+            self.script.seen.order.lock().unwrap().push('d');
+        }
+        let mut drawn = Vec::new();
+        for _ in 0..count {
+            let pending = decoder.pending;
+            self.tokens(session).push(pending);
+            drawn.push(self.draw(session, decoder));
+        }
+        Ok(drawn)
     }
 
     fn step_batch(&mut self, rows: &mut [(SessionId, &mut Decoder)]) -> Result<Vec<u32>> {
         self.pass()?;
         self.script.seen.widest.fetch_max(rows.len(), Ordering::SeqCst);
+        assert!(rows.iter().all(|(_, decoder)| !decoder.draft), "drafts in a pass of several");
         let mut drawn = Vec::new();
         for (session, decoder) in rows {
             let pending = decoder.pending;

@@ -1,0 +1,7 @@
+// Matrices of format IQ3_XXS: packing, expansion, embedding rows and products with 1 to 8 activation rows.
+#include "ns/kernel.hpp"
+#define NS_FORMAT FormatIQ3_XXS
+#define NS_NAME(x) x##_iq3_xxs
+#define NS_NAME2(x, y) x##_iq3_xxs_##y
+#define NS_TABLE // integer products on cards, levels in local memory
+#include "ns/matrix_kernels.hpp"
