@@ -4,6 +4,7 @@
 //! memory itself (row tables, token ids) cannot be checked here: see the tables' documentation for what they must hold.
 
 pub mod act;
+pub mod arena;
 pub mod attention;
 mod check;
 mod error;

@@ -16,7 +16,6 @@
 //! Where things are: [`params`] what a file must hold, `weights` the matrices on the device, [`arena`] and `session`
 //! the conversations, `fit` the sizes and the memory plan before a load, `work` the buffers of a pass, `passes` the kernels of a pass, `engine` the contract.
 
-pub mod arena;
 mod checkpoint;
 mod engine;
 mod fit;

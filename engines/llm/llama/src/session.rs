@@ -1,7 +1,7 @@
 //! Conversations: their cells, their position and where their logits are.
 
-use crate::arena::{CellArena, CellRange};
 use ns_llm::{Error, ErrorKind, Result, SessionId};
+use ns_llm_kernels::arena::{CellArena, CellRange};
 use ns_llm_kernels::attention::CELL_ALIGN;
 use std::collections::BTreeMap;
 

@@ -25,7 +25,6 @@
 //! matrices on a device, [`arena`] and `session` the conversations, `work` the buffers of a pass, `passes` its kernels, `taps` what it shows, `stage` one
 //! device's part, `run` passes over all of them, `draft` the draft block at work, `checkpoint` saved states, `engine` the contract.
 
-pub mod arena;
 mod checkpoint;
 mod draft;
 mod engine;

@@ -3,9 +3,9 @@
 //! A session's state at its position is its slot and the `again` first rows of its last decode pass, which the next
 //! pass runs again before its own (see [`crate::kernels::RowSlots`]): taking rows back only changes that number.
 
-use crate::arena::{CellArena, CellRange};
 use crate::kernels::{NO_SLOT, RowSlots};
 use ns_llm::{Error, ErrorKind, Result, SessionId};
+use ns_llm_kernels::arena::{CellArena, CellRange};
 use ns_llm_kernels::attention::CELL_ALIGN;
 use std::collections::BTreeMap;
 
