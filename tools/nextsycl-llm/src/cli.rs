@@ -121,6 +121,11 @@ pub struct SampleArgs {
 }
 
 /// run
+/// A number of tokens or passes: more than any context holds is a slip.
+fn tokens(least: u64) -> clap::builder::RangedU64ValueParser<usize> {
+    clap::builder::RangedU64ValueParser::new().range(least..=1 << 24)
+}
+
 #[derive(Debug, Args)]
 pub struct Run {
     /// The prompt; several words are joined. Without one, stdin when it is no terminal
@@ -432,7 +437,7 @@ pub struct Bench {
     #[arg(long, value_name = "N", requires = "offline", conflicts_with_all = ["sizes", "parallel", "needle", "out"])]
     pub prompt: Option<usize>,
     /// Tokens to write (256; 128 for one size of random tokens)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = tokens(0))]
     pub new: Option<usize>,
     /// Offline, one size: times it is repeated (3); the median counts
     #[arg(long, value_name = "N", requires = "offline", conflicts_with_all = ["sizes", "parallel", "needle", "out"], value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -496,7 +501,7 @@ pub struct SpecCheck {
     #[arg(long, value_name = "FILE")]
     pub prompt_file: Option<PathBuf>,
     /// Passes to check
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = tokens(1))]
     pub n: usize,
     /// Rows of a pass, or from a number to another: 2..5
     #[arg(long, value_name = "R", default_value = "4", value_parser = row_counts)]
@@ -505,7 +510,7 @@ pub struct SpecCheck {
     #[arg(long)]
     pub layers: bool,
     /// Begins after so many tokens of context: the prompt, over and over
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = tokens(0))]
     pub at: Option<usize>,
     /// Shows this row of each pass alone
     #[arg(long, value_name = "K")]
@@ -539,7 +544,7 @@ pub struct BatchCheck {
     #[arg(long, value_name = "A|B", default_value = "The capital of France is|Once upon a time|1, 2, 3, 4,")]
     pub prompts: String,
     /// Steps to check
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = tokens(1))]
     pub n: usize,
     /// How to open the model.
     #[command(flatten)]

@@ -200,6 +200,7 @@ pub fn contexts(
     trained: usize,
 ) -> Outcome<Vec<usize>> {
     let settings = &world.settings;
+    let asked = parallel;
     let parallel = match parallel {
         Some(n) => n,
         None => settings.number("NS_PARALLEL", 1..=8, "a number from 1 to 8")?.unwrap_or(2),
@@ -212,7 +213,14 @@ pub fn contexts(
         (None, None, Some(list)) => (list, "NS_CTX"),
         (None, None, None) => return Ok(vec![DEFAULT_CONTEXT.min(trained); parallel]),
     };
-    context_list(list, from, parallel, trained)
+    let sessions = context_list(list, from, parallel, trained)?;
+    match asked {
+        // a list from the registry or the settings gives way to nobody; two words of one command have to agree
+        Some(n) if from == "--ctx" && sessions.len() as u64 != n => {
+            Err(Failure::usage(format!("--ctx {list} is {} sessions, --parallel {n} another number", sessions.len())))
+        }
+        _ => Ok(sessions),
+    }
 }
 
 fn context_list(list: &str, from: &str, parallel: usize, trained: usize) -> Outcome<Vec<usize>> {

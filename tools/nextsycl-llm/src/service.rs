@@ -229,21 +229,16 @@ fn print_status(client: &Client) -> Outcome {
 /// `status`.
 pub fn show(world: &World, args: &Status) -> Outcome {
     let client = Client::new(&socket(world, &args.control));
-    if args.no_stream {
+    // what is piped is wanted once
+    if args.no_stream || !out::is_terminal() {
         return print_status(&client);
     }
-    if out::is_terminal() {
-        out::data("\x1b[2J")?;
-    }
+    out::data("\x1b[2J")?;
     loop {
         let text = status::status(&get(&client, "/server/status")?);
-        if out::is_terminal() {
-            // Home, then each line clears what was behind it, then everything below.
-            let lines: String = text.lines().map(|l| format!("{l}\x1b[K\n")).collect();
-            out::data(&format!("\x1b[H{lines}\x1b[J"))?;
-        } else {
-            out::data(&format!("{text}\n"))?;
-        }
+        // Home, then each line clears what was behind it, then everything below.
+        let lines: String = text.lines().map(|l| format!("{l}\x1b[K\n")).collect();
+        out::data(&format!("\x1b[H{lines}\x1b[J"))?;
         std::thread::sleep(Duration::from_secs(1));
     }
 }

@@ -160,7 +160,7 @@ fn a_restart_goes_on_from_disk() {
     let log = server.stop();
     assert!(log.contains("1 checkpoint(s) are written to disk"), "{log}");
     let left = files(&folder, ".state");
-    assert_eq!((left.len(), files(&folder, ".nextsycl-").len()), (1, 0));
+    assert_eq!((left.len(), files(&folder, ".nextsycl-state-").len()), (1, 0));
     let private = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&folder).unwrap().permissions());
     assert_eq!(private & 0o777, 0o700);
 
@@ -254,7 +254,7 @@ fn killed_while_writing_loses_nothing_else() {
     let mut caught = 0;
     for round in 0..12 {
         let mut server = Server::start(&world, &flags);
-        assert_eq!(files(&folder, ".nextsycl-").len(), 0, "round {round}: {}", server.log());
+        assert_eq!(files(&folder, ".nextsycl-state-").len(), 0, "round {round}: {}", server.log());
         let (again, record) = server.ask(&safe, 16);
         assert_eq!(
             (source(&record), &again),
@@ -265,14 +265,14 @@ fn killed_while_writing_loses_nothing_else() {
         server.ask(&ids(10 + round, LONG + 100 + round), 2);
         server.signal(rustix::process::Signal::TERM);
         let begun = Instant::now();
-        while files(&folder, ".nextsycl-").is_empty() && server.child.try_wait().unwrap().is_none() {
+        while files(&folder, ".nextsycl-state-").is_empty() && server.child.try_wait().unwrap().is_none() {
             assert!(begun.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_micros(200));
         }
         std::thread::sleep(Duration::from_micros(300) * round);
         server.child.kill().unwrap();
         server.child.wait().unwrap();
-        caught += usize::from(!files(&folder, ".nextsycl-").is_empty());
+        caught += usize::from(!files(&folder, ".nextsycl-state-").is_empty());
         if caught >= 3 {
             break;
         }
@@ -280,7 +280,7 @@ fn killed_while_writing_loses_nothing_else() {
     assert!(caught > 0, "no kill came in the middle of a write");
     let server = Server::start(&world, &flags);
     assert!(server.log().contains("was left by a killed process and is removed"), "{}", server.log());
-    assert_eq!(files(&folder, ".nextsycl-").len(), 0);
+    assert_eq!(files(&folder, ".nextsycl-state-").len(), 0);
     assert_eq!(server.ask(&safe, 16).0, text);
 }
 
@@ -341,7 +341,7 @@ fn a_full_disk_leaves_memory() {
     let list = server.get("/server/cache");
     assert!(list["bytes"].as_u64().unwrap() <= 24 << 20, "{list}");
     let log = server.stop();
-    assert!(files(&folder, ".nextsycl-").is_empty() && files(&folder, ".state").is_empty(), "{log}");
+    assert!(files(&folder, ".nextsycl-state-").is_empty() && files(&folder, ".state").is_empty(), "{log}");
 }
 
 /// The states of another cache form are not taken, and not lost.

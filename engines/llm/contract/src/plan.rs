@@ -68,7 +68,7 @@ impl Plan {
     pub fn check(&self) -> Result<()> {
         let told = |d: &DevicePlan| {
             format!(
-                "{} ({}): layers {}: weights {} + caches of {} session(s) {} + buffers {} = {}, but {} are free, of which {} stay free",
+                "{} ({}): layers {}: weights {} + caches of {} session(s) {} + buffers {} = {}, but {} are free, of which {} must stay free",
                 d.name,
                 d.selector,
                 if d.layers.0 < d.layers.1 { format!("{}-{}", d.layers.0, d.layers.1 - 1) } else { "none".to_owned() },
@@ -78,7 +78,7 @@ impl Plan {
                 size(d.work),
                 size(d.needed()),
                 size(d.free),
-                size(d.margin.min(d.free)),
+                size(d.margin),
             )
         };
         let bad: Vec<String> = self.devices.iter().filter(|d| self.missing(&d.selector) > 0).map(told).collect();
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "the model does not fit on Card (gpu:1): layers 0-3: weights 11.00 GiB + caches of 2 session(s) 2.00 GiB + \
-             buffers 1.00 GiB = 14.00 GiB, but 14.00 GiB are free, of which 1.00 GiB stay free; \
+             buffers 1.00 GiB = 14.00 GiB, but 14.00 GiB are free, of which 1.00 GiB must stay free; \
              a shorter context (--ctx) or fewer sessions (--parallel) need less"
         );
     }

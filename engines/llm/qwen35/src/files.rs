@@ -4,6 +4,7 @@ use crate::params::{DraftBlock, Params, model_error};
 use ns_llm::{Error, ErrorKind, Result};
 use ns_weights::ModelFile;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 /// An opened model's files.
 pub struct Files {
@@ -41,7 +42,14 @@ impl Files {
                         Some(found)
                     }
                     Err(error) => {
-                        tracing::debug!(file = %file.display(), %error, "not this model's draft block");
+                        // a folder may have those of other models too
+                        if is_named_after(file, path) {
+                            // a command opens its model more than once
+                            static TOLD: Once = Once::new();
+                            TOLD.call_once(|| tracing::warn!("no drafts: {} is not used: {error}", file.display()));
+                        } else {
+                            tracing::debug!(file = %file.display(), %error, "not this model's draft block");
+                        }
                         None
                     }
                 })
@@ -69,6 +77,14 @@ impl Files {
             (None, None) => None,
         }
     }
+}
+
+/// Whether a file is named like the model with something behind it.
+fn is_named_after(file: &Path, model: &Path) -> bool {
+    let name = |path: &Path| path.file_stem().map(|n| n.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let stem = name(model);
+    let stem = stem.split_once("-00001-of-").map_or(stem.as_str(), |(whole, _)| whole);
+    name(file).starts_with(stem)
 }
 
 /// Files in a model's folder that may hold its draft block, by name.

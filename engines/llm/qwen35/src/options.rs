@@ -53,7 +53,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         value: "coupled|speculative",
         allowed: &["coupled", "speculative"],
         help: "how drafts meet a temperature: drawn with the verifying row's own random number, which leaves the text as without \
-               drafts, or speculative sampling (default coupled)",
+               drafts, or speculative sampling, whose text also depends on others decoding beside it (default coupled)",
         moment: Moment::Load,
     },
     OptionSpec {

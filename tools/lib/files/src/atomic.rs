@@ -16,6 +16,15 @@ impl AtomicFile {
     /// Starts a new content for `path`. A symlink is followed: the file it names is the one replaced. The mode of an
     /// existing file is kept (and its owner, where permitted); a new one gets 0644 less the process's mask.
     pub fn create(path: &Path) -> Result<Self> {
+        Self::begin(path, ".nextsycl-", 0o666)
+    }
+
+    /// The same for a file that its owner alone may read; `prefix` is what its temporary name begins with.
+    pub fn create_private(path: &Path, prefix: &str) -> Result<Self> {
+        Self::begin(path, prefix, 0o600)
+    }
+
+    fn begin(path: &Path, prefix: &str, fresh: u32) -> Result<Self> {
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let dir = match target.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -25,9 +34,9 @@ impl AtomicFile {
         if old.as_ref().is_some_and(std::fs::Metadata::is_dir) {
             return Err(Error::new("write", path, std::io::Error::from(std::io::ErrorKind::IsADirectory)));
         }
-        let mode = old.as_ref().map_or(0o666, |m| m.mode() & 0o7777);
+        let mode = old.as_ref().map_or(fresh, |m| m.mode() & 0o7777);
         let temp = tempfile::Builder::new()
-            .prefix(".nextsycl-")
+            .prefix(prefix)
             .permissions(std::fs::Permissions::from_mode(mode))
             .tempfile_in(dir)
             .map_err(|e| Error::new("create a file beside", path, e))?;

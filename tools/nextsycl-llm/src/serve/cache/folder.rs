@@ -3,19 +3,22 @@
 //! A file is: [`MAGIC`], the model's identity, the number of tokens, the tokens, a CRC-32 of all that, and the checkpoint in
 //! the engine contract's form. It is written under a temporary name, synced and renamed, with the folder's lock held: a
 //! process that is killed leaves only a temporary file, and whoever gets the lock next removes it. A file's modification time
-//! is the time of its last use.
+//! is the time of its last use. Files of other names, or of another user, are never read, counted or removed.
 
 use ns_files::{AtomicFile, Lock};
 use ns_llm::{CheckpointHead, CheckpointReader, CheckpointWriter};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 const MAGIC: &[u8; 8] = b"NSPRMPT1";
 const ENDING: &str = "state";
+/// How temporary files are named. The folder may be a user's own, with other files in it.
+const UNFINISHED: &str = ".nextsycl-state-";
 /// A checkpoint of more tokens is not one; protects from a damaged length.
 const MOST_TOKENS: u64 = 1 << 28;
 
@@ -99,6 +102,11 @@ impl Folder {
     /// The folder for a model and a cache form. Makes it where it is missing.
     pub fn open(config: Config, model: [u8; 32], fingerprint: &str) -> ns_files::Result<Self> {
         ns_files::create_dir(&config.path, true)?;
+        let mode = std::fs::metadata(&config.path).map_or(0, |m| m.mode());
+        if mode & 0o077 != 0 {
+            let path = config.path.display();
+            tracing::warn!("prompt cache: {path} is open to other users; chmod 700 makes it yours alone");
+        }
         Ok(Self { config, model, fingerprint: fingerprint.to_owned() })
     }
 
@@ -131,7 +139,7 @@ impl Folder {
         for entry in entries.flatten() {
             let path = entry.path();
             let Ok(facts) = entry.metadata() else { continue };
-            if facts.is_file() && path.extension().is_some_and(|e| e == ENDING) {
+            if facts.is_file() && facts.uid() == own_uid() && is_ours(&path) {
                 files.push(Listed {
                     path,
                     bytes: facts.len(),
@@ -175,7 +183,7 @@ impl Folder {
 
     fn remove_leftovers(&self) {
         let Ok(entries) = std::fs::read_dir(&self.config.path) else { return };
-        for entry in entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with(".nextsycl-")) {
+        for entry in entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with(UNFINISHED)) {
             tracing::info!("prompt cache: {} was left by a killed process and is removed", entry.path().display());
             remove(&entry.path());
         }
@@ -211,9 +219,9 @@ impl Folder {
 
     /// Reads our head and returns the tokens.
     fn read_head(&self, input: &mut dyn Read) -> Result<Vec<u32>, Unfit> {
-        let mut magic = [0; 8];
-        input.read_exact(&mut magic)?;
-        if &magic != MAGIC {
+        let mut magic = Vec::new();
+        input.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+        if magic != MAGIC {
             return Err(Unfit::Foreign);
         }
         let (mut model, mut count) = ([0; 32], [0; 8]);
@@ -247,6 +255,9 @@ impl Folder {
         take: impl FnOnce(&CheckpointHead, &mut dyn Read) -> ns_llm::Result<()>,
     ) -> Result<(), ReadError> {
         let file = File::open(&stored.path).map_err(|e| ReadError::Unfit(e.to_string()))?;
+        if file.metadata().map_or(u32::MAX, |m| m.uid()) != own_uid() {
+            return Err(ReadError::Unfit("it is another user's".to_owned()));
+        }
         let mut input = BufReader::with_capacity(1 << 18, file);
         match self.read_head(&mut input) {
             Ok(found) if found == tokens => {}
@@ -285,7 +296,7 @@ impl Folder {
         let _lock = Lock::exclusive(&self.lock_path()).map_err(failed)?;
         self.remove_leftovers();
         let gone = self.make_place(bytes, used, &path)?;
-        let mut file = AtomicFile::create(&path).map_err(failed)?;
+        let mut file = AtomicFile::create_private(&path, UNFINISHED).map_err(failed)?;
         let write = || -> Result<(), Unwritten> {
             let mut body = Vec::with_capacity(40 + tokens.len() * 4);
             body.extend_from_slice(&self.model);
@@ -341,6 +352,19 @@ fn own_head_len(tokens: usize) -> u64 {
 
 fn checkpoint_len(head: &CheckpointHead) -> u64 {
     8 + 24 + head.fingerprint.len() as u64 + head.state_len + 4
+}
+
+/// Whether a file is named as [`Folder::file`] names them: 16 and 24 hexadecimal digits.
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let digits = |part: &str, count: usize| part.len() == count && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let parts = name.strip_suffix(ENDING).and_then(|n| n.strip_suffix('.')).and_then(|n| n.split_once('-'));
+    parts.is_some_and(|(model, state)| digits(model, 16) && digits(state, 24))
+}
+
+/// The user this process runs as; the kernel's own files about it have that owner.
+fn own_uid() -> u32 {
+    std::fs::metadata("/proc/self").map_or(0, |m| m.uid())
 }
 
 fn hex(bytes: &[u8]) -> String {

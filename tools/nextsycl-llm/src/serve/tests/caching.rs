@@ -188,12 +188,18 @@ fn unfit_files_are_skipped() {
     let good = std::fs::read(&file).unwrap();
     std::fs::write(folder.path().join("notes.txt"), "mine").unwrap();
     std::fs::write(folder.path().join("other.state"), "no checkpoint").unwrap();
-    std::fs::write(folder.path().join(".nextsycl-left"), "half").unwrap();
+    std::fs::write(folder.path().join(".nextsycl-state-left"), "half").unwrap();
+    std::fs::write(folder.path().join(".nextsycl-notes"), "mine").unwrap();
+    // one of a user's own that happens to be named like ours
+    let namesake = "00000000000000aa-0000000000000000000000bb.state";
+    std::fs::write(folder.path().join(namesake), "short").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "a state is for its owner's eyes");
     // Another model, and another cache form: not used, not removed.
     assert_eq!(start_of([2; 32], script(), &[1000], sizes()).reuse(&ask).1, "none");
     let other = Script { fingerprint: "other form", ..script() };
     assert_eq!(start(other, &[1000], sizes()).reuse(&ask).1, "none");
-    assert!(!folder.path().join(".nextsycl-left").exists(), "what a killed process left is removed");
+    assert!(!folder.path().join(".nextsycl-state-left").exists(), "what a killed process left is removed");
     assert_eq!(std::fs::read(&file).unwrap(), good);
     assert_eq!(start(script(), &[1000], sizes()).reuse(&ask), (101, "disk".into()));
     // Cut anywhere, or changed anywhere: read again, and a good file is written in its place.
@@ -216,8 +222,9 @@ fn unfit_files_are_skipped() {
     }
     // A context that is too small for it.
     assert_eq!(start(script(), &[90, 300], sizes()).reuse(&ask), (101, "disk".into()));
-    let names: Vec<_> = ["notes.txt", "other.state"].map(|n| folder.path().join(n).exists()).into();
-    assert_eq!(names, [true, true]);
+    let names: Vec<_> =
+        ["notes.txt", "other.state", ".nextsycl-notes", namesake].map(|n| folder.path().join(n).exists()).into();
+    assert_eq!(names, [true; 4]);
 }
 
 /// What nobody used for long goes.
