@@ -16,6 +16,7 @@ rustPlatform.buildRustPackage {
   src = source "tests" [
     "Cargo.toml"
     "Cargo.lock"
+    "docs/kernels.md"
     "engines"
     "kernels"
     "modules/units.json"
